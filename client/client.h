@@ -1,0 +1,161 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/base/clock.h"
+#include "protocol/base/status.h"
+#include "protocol/base/types.h"
+#include "protocol/identity/manifest.h"
+#include "protocol/record/record.h"
+#include "protocol/wire/messages.h"
+
+namespace reprise {
+
+class Client;
+
+// Blocks that the daemon keeps in place until the lease ends: by Release, by destruction, or with the
+// connection. On a local connection `record(i)` is the daemon's own memory, mapped read-only; on TCP it
+// is the copy that arrived. Belongs to one client and its thread; must not outlive it.
+class Lease {
+ public:
+  Lease() = default;
+  Lease(Lease&& other) noexcept;
+  Lease& operator=(Lease&& other) noexcept;
+  ~Lease();
+
+  uint32_t size() const { return static_cast<uint32_t>(records_.size()); }
+  // record_bytes long. REQUIRES: i < size().
+  ConstBytes record(uint32_t i) const { return records_[i]; }
+  // Copies record i and then proves, by its slot's generation, that the bytes were the block's all
+  // along. kClosed when they were not (the lease was lost).
+  Outcome CopyTo(uint32_t i, Bytes out) const;
+  uint32_t from_ssd() const { return from_ssd_; }
+  // Why the run of keys ended; kOk when every key was granted.
+  Outcome stopped_by() const { return stopped_by_; }
+  void Release();
+
+ private:
+  friend class Client;
+  Client* client_ = nullptr;
+  uint64_t lease_id_ = 0;
+  std::vector<ConstBytes> records_;
+  std::vector<wire::SlotRef> slots_;      // Local connections.
+  std::unique_ptr<std::byte[]> storage_;  // TCP: the copies.
+  uint32_t from_ssd_ = 0;
+  Outcome stopped_by_ = Outcome::kOk;
+};
+
+// A snapshot of window state.
+struct Snapshot {
+  std::vector<std::byte> bytes;
+};
+
+// The store's answer to "how much of this token sequence do you hold?".
+struct Verdict {
+  uint64_t hit_tokens = 0;
+  uint32_t hit_blocks = 0;
+  std::vector<Tier> tiers;  // hit_blocks of them.
+  wire::StopReason stop_reason = wire::StopReason::kNone;
+  wire::WindowState window = wire::WindowState::kNone;
+  uint32_t window_bytes = 0;
+  wire::WindowKey window_key;  // Which snapshot, when window is not kNone.
+};
+
+struct ClientOptions {
+  // "unix:/path/to/socket" or "tcp:host:port".
+  std::string address = "unix:./reprise-data/reprised.sock";
+  std::string name = "client";    // Shown by the daemon's status.
+  Nanos deadline_ns = 5 * kSecond;  // Of each call. An expired call ends with DEADLINE_EXCEEDED.
+  Nanos connect_timeout_ns = 2 * kSecond;
+  uint32_t staging_slots = 64;    // Local connections: records that can be put without waiting.
+  bool local_memory = true;       // Map the arena when the socket is a Unix socket.
+  // Wait for a reply by spinning this long before sleeping. A wake-up costs about 20 us.
+  Nanos spin_ns = 50 * kMicrosecond;
+  // Compare payload checksums of records from local memory too (they were checked when they entered it;
+  // records from TCP always are).
+  bool verify_local = false;
+};
+
+// A connection to a reprised daemon. Calls block, for at most the deadline; one thread at a time. After a
+// connection error every call fails with UNAVAILABLE: make a new client.
+class Client {
+ public:
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // Facts from the daemon's hello.
+  uint32_t record_bytes() const;
+  uint32_t payload_bytes_max() const;
+  std::string model() const;
+  bool local() const;  // Records are read in place.
+  std::string server_version() const;
+
+  // A namespace on this connection. The id is small and belongs to this client.
+  absl::StatusOr<uint32_t> OpenNamespace(const Manifest& manifest);
+  const Hash256& name_space(uint32_t namespace_id) const;
+
+  // ---- Lookup --------------------------------------------------------------------------------------
+  // `keys`: the prefix chain. `windows`: exact positions beyond a block boundary where a snapshot may be.
+  absl::StatusOr<Verdict> Lookup(uint32_t namespace_id, std::span<const BlockKey> keys,
+                                 std::span<const wire::WindowKey> windows = {});
+
+  // ---- Load ----------------------------------------------------------------------------------------
+  // The leading run of `keys` that the store holds, leased (local) or copied here (TCP). Checks of every
+  // record that crossed the wire: header, payload, and that it is the block asked for. A miss is a
+  // shorter lease, not an error.
+  absl::StatusOr<Lease> Acquire(uint32_t namespace_id, std::span<const BlockKey> keys);
+  // Token ids of a loaded record against those asked for: the last guard against a hash collision.
+  static bool TokensMatch(ConstBytes record, std::span<const TokenId> tokens);
+
+  // ---- Put -----------------------------------------------------------------------------------------
+  // Whole records, sealed (SealRecord). outcomes[i]: kOk, kExists, or why record i was not stored. Splits
+  // into messages as needed.
+  absl::Status Put(uint32_t namespace_id, std::span<const ConstBytes> records,
+                   wire::Durability durability, std::span<Outcome> outcomes);
+  // Local connections: record-sized memory that Put sends without a copy when records[i] points to it.
+  // Slot i in [0, staging_slots()); the bytes are the caller's between two Puts.
+  uint32_t staging_slots() const;
+  Bytes staging(uint32_t slot);
+
+  // ---- Windows -------------------------------------------------------------------------------------
+  absl::StatusOr<Outcome> PutWindow(uint32_t namespace_id, const wire::WindowKey& key,
+                                    uint64_t session_id, ConstBytes snapshot);
+  // NOT_FOUND when it is not in the pool: rebuild by replay.
+  absl::StatusOr<Snapshot> GetWindow(uint32_t namespace_id, const wire::WindowKey& key);
+
+  // ---- Administration ------------------------------------------------------------------------------
+  absl::StatusOr<std::string> StatusJson();
+  struct Explanation {
+    uint64_t tokens = 0;
+    uint32_t asked_blocks = 0, hit_blocks = 0, block_index = 0;
+    std::string reason, detail, block, window;
+    std::vector<std::string> differing_fields, tiers;
+  };
+  absl::StatusOr<Explanation> Explain(uint32_t namespace_id, std::span<const TokenId> tokens);
+  absl::StatusOr<uint64_t> Evict(uint32_t namespace_id, std::span<const BlockKey> keys);
+  absl::StatusOr<uint64_t> EvictNamespace(uint32_t namespace_id);
+  struct Verification {
+    uint64_t checked = 0, failed = 0;
+    std::vector<std::string> failed_keys;
+  };
+  // Reads and checks stored blocks; an empty `keys` means all. May take long: set the deadline.
+  absl::StatusOr<Verification> Verify(uint32_t namespace_id, std::span<const BlockKey> keys);
+
+  void set_deadline(Nanos deadline_ns);
+
+ private:
+  friend class Lease;
+  class Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace reprise

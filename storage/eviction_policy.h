@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "protocol/base/status.h"
+#include "protocol/base/types.h"
+
+namespace reprise::storage {
+
+// "Who leaves?" A policy sees small dense ids (DRAM slots, SSD regions, simulated blocks) and key
+// hashes, never bytes, devices or clocks; the daemon and the simulator use the same objects.
+// Ids are below the capacity given at construction. O(1) amortised, no allocation after construction.
+// Confined to one thread.
+class EvictionPolicy {
+ public:
+  virtual ~EvictionPolicy() = default;
+
+  // `id` now holds the block `key` and may be evicted from here on. Not tracked before.
+  virtual void Track(uint32_t id, const BlockKey& key) = 0;
+  virtual void TrackAgain(uint32_t id, const BlockKey& key) = 0;
+  // A hit on a tracked id.
+  virtual void Touch(uint32_t id) = 0;
+  // Stop tracking an id without evicting it: its block was withdrawn, or is pinned for now. A block that
+  // was set aside is tracked again with TrackAgain, which keeps the standing that its hits earned.
+  virtual void Untrack(uint32_t id) = 0;
+  // Choose the id to evict and stop tracking it; kNoVictim when none is tracked.
+  virtual uint32_t Evict() = 0;
+  virtual uint32_t tracked() const = 0;
+
+  static constexpr uint32_t kNoVictim = UINT32_MAX;
+};
+
+// "lru" or "s3fifo"; capacity: ids are in [0, capacity).
+//  - lru: least recently touched.
+//  - s3fifo: a small queue for newcomers (10 %), a main queue, and a ghost memory of what left the small
+//    queue (Yang et al., SOSP 2023): one-time blocks leave early, what returns stays long.
+absl::StatusOr<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name,
+                                                                   uint32_t capacity);
+
+}  // namespace reprise::storage
