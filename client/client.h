@@ -19,9 +19,9 @@ namespace reprise {
 
 class Client;
 
-// Blocks that the daemon keeps in place until the lease ends: by Release, by destruction, or with the
-// connection. On a local connection `record(i)` is the daemon's own memory, mapped read-only; on TCP it
-// is the copy that arrived. Belongs to one client and its thread; must not outlive it.
+// Blocks that the daemon keeps in place until the lease ends: by Release, by destruction, or with
+// the connection. On a local connection `record(i)` is the daemon's own memory, mapped read-only;
+// on TCP it is the copy that arrived. Belongs to one client and its thread; must not outlive it.
 class Lease {
  public:
   Lease() = default;
@@ -45,8 +45,8 @@ class Lease {
   Client* client_ = nullptr;
   uint64_t lease_id_ = 0;
   std::vector<ConstBytes> records_;
-  std::vector<wire::SlotRef> slots_;      // Local connections.
-  std::unique_ptr<std::byte[]> storage_;  // TCP: the copies.
+  std::vector<wire::SlotRef> slots_;  // Local connections.
+  std::vector<Bytes> buffers_;        // TCP: the copies, on loan from the client.
   uint32_t from_ssd_ = 0;
   Outcome stopped_by_ = Outcome::kOk;
 };
@@ -70,20 +70,22 @@ struct Verdict {
 struct ClientOptions {
   // "unix:/path/to/socket" or "tcp:host:port".
   std::string address = "unix:./reprise-data/reprised.sock";
-  std::string name = "client";    // Shown by the daemon's status.
+  std::string name = "client";      // Shown by the daemon's status.
   Nanos deadline_ns = 5 * kSecond;  // Of each call. An expired call ends with DEADLINE_EXCEEDED.
   Nanos connect_timeout_ns = 2 * kSecond;
-  uint32_t staging_slots = 64;    // Local connections: records that can be put without waiting.
-  bool local_memory = true;       // Map the arena when the socket is a Unix socket.
+  uint32_t staging_slots = 64;  // Local connections: records that can be put without waiting.
+  bool local_memory = true;     // Map the arena when the socket is a Unix socket.
   // Wait for a reply by spinning this long before sleeping. A wake-up costs about 20 us.
   Nanos spin_ns = 50 * kMicrosecond;
-  // Compare payload checksums of records from local memory too (they were checked when they entered it;
-  // records from TCP always are).
+  // Compare payload checksums of records from local memory too (they were checked when they entered
+  // it; records from TCP always are).
   bool verify_local = false;
 };
 
-// A connection to a reprised daemon. Calls block, for at most the deadline; one thread at a time. After a
-// connection error every call fails with UNAVAILABLE: make a new client.
+// A connection to a reprised daemon. Calls block, for at most the deadline; one thread at a time.
+// After a connection error (an expired deadline too, when the daemon's own timeout reply did not
+// come either) every call fails with UNAVAILABLE, and the leases of a local connection have ended:
+// make a new client.
 class Client {
  public:
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options);
@@ -98,40 +100,50 @@ class Client {
   bool local() const;  // Records are read in place.
   std::string server_version() const;
 
-  // A namespace on this connection. The id is small and belongs to this client.
+  // A namespace on this connection. The id is small and belongs to this client; opening the same
+  // manifest again gives the same id.
   absl::StatusOr<uint32_t> OpenNamespace(const Manifest& manifest);
   const Hash256& name_space(uint32_t namespace_id) const;
 
-  // ---- Lookup --------------------------------------------------------------------------------------
-  // `keys`: the prefix chain. `windows`: exact positions beyond a block boundary where a snapshot may be.
+  // ---- Lookup ----
+
+  // `keys`: the prefix chain. `windows`: exact positions beyond a block boundary where a snapshot
+  // may be.
   absl::StatusOr<Verdict> Lookup(uint32_t namespace_id, std::span<const BlockKey> keys,
                                  std::span<const wire::WindowKey> windows = {});
 
-  // ---- Load ----------------------------------------------------------------------------------------
-  // The leading run of `keys` that the store holds, leased (local) or copied here (TCP). Checks of every
-  // record that crossed the wire: header, payload, and that it is the block asked for. A miss is a
-  // shorter lease, not an error.
+  // ---- Load ----
+
+  // The leading run of `keys` that the store holds, leased (local) or copied here (TCP). Every
+  // record is checked to be the block asked for; those that crossed the wire also by their
+  // checksums. A miss is a shorter lease, not an error; a record that fails a check ends the run
+  // with kCorrupt.
   absl::StatusOr<Lease> Acquire(uint32_t namespace_id, std::span<const BlockKey> keys);
   // Token ids of a loaded record against those asked for: the last guard against a hash collision.
   static bool TokensMatch(ConstBytes record, std::span<const TokenId> tokens);
 
-  // ---- Put -----------------------------------------------------------------------------------------
-  // Whole records, sealed (SealRecord). outcomes[i]: kOk, kExists, or why record i was not stored. Splits
-  // into messages as needed.
+  // ---- Put ----
+
+  // Whole records, sealed (SealRecord). outcomes[i]: kOk, kExists, or why record i was not stored.
+  // Splits into messages as needed. On an error, records that no reply spoke of have kClosed.
   absl::Status Put(uint32_t namespace_id, std::span<const ConstBytes> records,
                    wire::Durability durability, std::span<Outcome> outcomes);
-  // Local connections: record-sized memory that Put sends without a copy when records[i] points to it.
-  // Slot i in [0, staging_slots()); the bytes are the caller's between two Puts.
+  // Local connections: record-sized memory that Put sends without a copy when records[i] points to
+  // it. Slot i in [0, staging_slots()); the bytes are the caller's between two calls of Put or
+  // PutWindow. A Put that copies records from elsewhere, and a PutWindow, may overwrite slots that
+  // they don't name.
   uint32_t staging_slots() const;
   Bytes staging(uint32_t slot);
 
-  // ---- Windows -------------------------------------------------------------------------------------
+  // ---- Windows ----
+
   absl::StatusOr<Outcome> PutWindow(uint32_t namespace_id, const wire::WindowKey& key,
                                     uint64_t session_id, ConstBytes snapshot);
   // NOT_FOUND when it is not in the pool: rebuild by replay.
   absl::StatusOr<Snapshot> GetWindow(uint32_t namespace_id, const wire::WindowKey& key);
 
-  // ---- Administration ------------------------------------------------------------------------------
+  // ---- Administration ----
+
   absl::StatusOr<std::string> StatusJson();
   struct Explanation {
     uint64_t tokens = 0;
@@ -151,9 +163,10 @@ class Client {
 
   void set_deadline(Nanos deadline_ns);
 
+  class Impl;  // client_impl.h; of no use outside client/.
+
  private:
   friend class Lease;
-  class Impl;
   explicit Client(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
