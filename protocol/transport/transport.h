@@ -8,6 +8,7 @@
 #include <string>
 
 #include "protocol/base/bytes.h"
+#include "protocol/base/check.h"
 #include "protocol/reactor/completion.h"
 
 namespace reprise {
@@ -52,6 +53,7 @@ class Stream {
 
 inline void SendOp::AddPart(ConstBytes bytes) {
   if (bytes.empty()) return;
+  RP_CHECK(part_count < kPartsMax);
   parts[part_count++] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
 }
 
