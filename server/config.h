@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "protocol/base/bytes.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/status.h"
 
@@ -11,15 +12,15 @@ namespace reprise::server {
 
 // What the machine has: injected, so that tests of Validate need no particular machine.
 struct MachineFacts {
-  uint64_t memory_bytes = 0;
-  uint64_t huge_page_bytes = 0;      // Free pages of the hugetlb pool; 0 is normal.
-  uint64_t disk_free_bytes = 0;      // On the file system of data_dir, for this user.
-  uint64_t shard_files_bytes = 0;    // What shard files in data_dir use already: free for us as well.
-  bool data_dir_parent_exists = true;
+  uint64_t memory_bytes = 0;       // The machine's, or less where a control group allows less.
+  uint64_t disk_free_bytes = 0;    // On the file system of data_dir, for this user.
+  uint64_t shard_files_bytes = 0;  // What shard files in data_dir use already: free for us as well.
+  std::string data_dir_problem;    // Why data_dir cannot be used, and what to do; empty: it can.
 };
 
-// What an operator may set: one row of the table in config.cc for each field, from which the parser,
-// deploy/reprised.toml and `reprised --print-config` follow. The initialisers below are the defaults.
+// What an operator may set: one row of the table in config.cc for each field, from which the
+// parser, deploy/reprised.toml and `reprised --print-config` follow. The initialisers below are the
+// defaults.
 struct Config {
   // A value that Validate works out: spelt "auto" in the file.
   static constexpr uint64_t kAuto = UINT64_MAX;
@@ -41,15 +42,15 @@ struct Config {
   } listen;
 
   struct Dram {
-    uint64_t bytes = uint64_t{1} << 30;
+    uint64_t bytes = 1_GiB;
     bool huge_pages = true;
     std::string eviction = "s3fifo";
     friend bool operator==(const Dram&, const Dram&) = default;
   } dram;
 
   struct Ssd {
-    uint64_t bytes = uint64_t{4} << 30;  // 0: no SSD tier.
-    uint64_t region_bytes = uint64_t{64} << 20;
+    uint64_t bytes = 4_GiB;  // 0: no SSD tier.
+    uint64_t region_bytes = 64_MiB;
     std::string write = "through";
     std::string admission = "all";
     std::string eviction = "fifo";
@@ -59,7 +60,8 @@ struct Config {
   } ssd;
 
   struct Window {
-    uint64_t bytes = kAuto;  // auto: 10 % of the machine's DRAM. 0: no pool, every window is replayed.
+    uint64_t bytes =
+        kAuto;  // auto: 10 % of the machine's DRAM. 0: no pool, every window is replayed.
     Nanos ttl_ns = 600 * kSecond;
     uint32_t positions_per_session = 3;
     friend bool operator==(const Window&, const Window&) = default;
@@ -67,7 +69,7 @@ struct Config {
 
   struct Limits {
     uint32_t staging_slots_per_connection = 64;
-    uint64_t staging_bytes_total = uint64_t{512} << 20;
+    uint64_t staging_bytes_total = 512_MiB;
     uint32_t waiting_max = 4096;  // Per shard.
     Nanos idle_frame_timeout_ns = 10 * kSecond;
     Nanos deadline_default_ns = 5 * kSecond;
@@ -90,14 +92,14 @@ struct Config {
   friend bool operator==(const Config&, const Config&) = default;
 
   static Config Defaults() { return {}; }
-  // Reads a TOML file. An unknown key, a value of the wrong kind or out of its range is an error that names
-  // the file, the line, the key and what would be right.
+  // Reads a TOML file. An unknown key, a value of the wrong kind or out of its range is an error
+  // that names the file, the line, the key and what would be right.
   static absl::StatusOr<Config> Load(const std::string& path);
   // The same for text; `name` stands for the file in errors.
   static absl::StatusOr<Config> Parse(const std::string& text, const std::string& name);
 
-  // Replaces what is automatic, then checks what the fields mean together and on this machine. Every
-  // error names the field, its value and the fix.
+  // Replaces what is automatic, then checks what the fields mean together and on this machine.
+  // Every error names the field, its value and the fix.
   absl::Status Validate(const MachineFacts& machine);
 
   // The configuration as a commented TOML file, which Parse reads back to an equal Config.

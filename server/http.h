@@ -26,21 +26,23 @@ class HttpSource {
 //   /readyz    200 when ready; 503 with the reason while starting or draining
 //   /status    the same JSON object as `reprise status --json`
 //
-// Everything else is a JSON error. No authentication: listen on loopback or on a management network.
-// Requests are served by a few threads of its own; it never touches a shard's thread.
+// Everything else is a JSON error. No authentication: listen on loopback or on a management
+// network. Requests are served by a few threads of its own; it never touches a shard's thread.
 class HttpServer {
  public:
   struct Options {
     std::string host = "127.0.0.1";
-    uint16_t port = 7441;           // 0: any free one, see port().
-    uint32_t threads = 4;           // Requests served at once.
-    uint32_t waiting_max = 64;      // Accepted connections that wait for a thread; more wait in the kernel.
-    uint32_t timeout_ms = 2'000;    // For each read and write, and between requests of a connection.
+    uint16_t port = 7441;  // 0: any free one, see port().
+    uint32_t threads = 4;  // Requests served at once.
+    uint32_t waiting_max =
+        64;  // Accepted connections that wait for a thread; more wait in the kernel.
+    uint32_t timeout_ms = 2'000;  // For each read and write, and between requests of a connection.
   };
 
   // Binds and serves. Fails when the address cannot be bound, naming it. `source` is borrowed.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Options& options, HttpSource* source);
-  ~HttpServer();  // Stops: requests in progress are finished.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Options& options,
+                                                           HttpSource* source);
+  ~HttpServer();  // Stops: requests in progress are finished, for at most the timeout.
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 

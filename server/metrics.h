@@ -14,8 +14,8 @@
 
 namespace reprise::server {
 
-// Counts of durations in buckets that double from 1 us to 16.8 s, plus one for what is longer. Confined
-// to its owner's thread; copies are plain values.
+// Counts of durations in buckets that double from 1 us to 16.8 s, plus one for what is longer.
+// Confined to its owner's thread; copies are plain values.
 class LatencyHistogram {
  public:
   static constexpr size_t kBounds = 25;
@@ -73,8 +73,8 @@ struct ShardMetrics {
   uint64_t leases_revoked = 0;  // Ended with their connection rather than by Release.
 };
 
-// The state of the daemon at one moment. Filled by the server from its shards; every gauge is counted from
-// state at that moment, never kept by increments.
+// The state of the daemon at one moment. Filled by the server from its shards; every gauge is
+// counted from state at that moment, never kept by increments.
 struct MetricsSnapshot {
   std::string version;
   std::string model;
