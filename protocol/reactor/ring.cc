@@ -11,9 +11,7 @@
 namespace reprise {
 namespace {
 
-// The kernel's limits on one registered buffer and on their number.
-constexpr uint64_t kSliceBytesMax = 1_GiB;
-constexpr uint64_t kSlicesMax = 1 << 14;
+constexpr uint64_t kSlicesMax = 1 << 14;  // The kernel's limit on registered buffers.
 constexpr uint64_t kTransferBytesMax = 1_GiB;
 constexpr uint32_t kDrainTurnsMax = 50;
 constexpr __kernel_timespec kDrainTurn = {.tv_sec = 0, .tv_nsec = 100'000'000};
@@ -64,14 +62,15 @@ absl::Status Ring::Open(uint32_t entries) {
   return absl::OkStatus();
 }
 
-absl::Status Ring::RegisterMemory(std::span<std::byte> memory) {
+absl::Status Ring::RegisterMemory(std::span<std::byte> memory, uint64_t slice_bytes_max) {
   RP_CHECK(registered_.empty() && !memory.empty());
-  const uint64_t count = DivideUp(memory.size(), kSliceBytesMax);
-  if (count > kSlicesMax) return InvalidArgument("more than 16 TiB of memory in one ring");
+  if (DivideUp(memory.size(), slice_bytes_max) > kSlicesMax) {
+    return InvalidArgument("more than 16 TiB of memory in one ring");
+  }
   std::vector<iovec> vectors;
   std::vector<Slice> slices;
-  for (uint64_t at = 0; at < memory.size(); at += kSliceBytesMax) {
-    const auto slice = memory.subspan(at, std::min(kSliceBytesMax, memory.size() - at));
+  for (uint64_t at = 0; at < memory.size(); at += slice_bytes_max) {
+    const auto slice = memory.subspan(at, std::min(slice_bytes_max, memory.size() - at));
     vectors.push_back({slice.data(), slice.size()});
     slices.push_back({slice.data(), slice.data() + slice.size()});
   }
@@ -82,6 +81,7 @@ absl::Status Ring::RegisterMemory(std::span<std::byte> memory) {
                                 " bytes with io_uring (raise RLIMIT_MEMLOCK if it is lower)");
   }
   registered_ = std::move(slices);
+  slice_bytes_ = slice_bytes_max;
   return absl::OkStatus();
 }
 
@@ -93,7 +93,7 @@ absl::Status Ring::RegisterFiles(std::span<const int> fds) {
 
 int Ring::SliceOf(std::span<const std::byte> data) const {
   if (registered_.empty() || data.data() < registered_.front().begin) return -1;
-  const auto index = static_cast<size_t>(data.data() - registered_.front().begin) / kSliceBytesMax;
+  const auto index = static_cast<size_t>(data.data() - registered_.front().begin) / slice_bytes_;
   if (index >= registered_.size()) return -1;
   return data.data() + data.size() <= registered_[index].end ? static_cast<int>(index) : -1;
 }

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "protocol/base/bytes.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/status.h"
 #include "protocol/reactor/completion.h"
@@ -26,18 +27,19 @@ class Ring {
   Ring() = default;
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
-  // Cancels what is still in flight and waits until the kernel has let go of its memory. No `done`
-  // runs.
+  // Cancels what is in flight and waits until the kernel has let go of its memory. No `done` runs.
   ~Ring();
 
   // `entries`: submissions between two RunOnce; the completion queue is four times that.
   absl::Status Open(uint32_t entries);
   bool open() const { return open_; }
 
-  // Registers `memory` in slices of at most 1 GiB (the kernel's limit), so that reads and writes
-  // inside one slice skip the page walk. kResourceExhausted when RLIMIT_MEMLOCK does not allow it:
-  // transfers then go unregistered, and work. Once, and on the ring's thread.
-  absl::Status RegisterMemory(std::span<std::byte> memory);
+  static constexpr uint64_t kSliceBytesMax = 1_GiB;  // The kernel's limit on one registered buffer.
+  // Registers `memory` in slices, so that reads and writes inside one slice skip the page walk.
+  // kResourceExhausted when RLIMIT_MEMLOCK does not allow it: transfers then go unregistered, and
+  // work. Once, and on the ring's thread.
+  absl::Status RegisterMemory(std::span<std::byte> memory,
+                              uint64_t slice_bytes_max = kSliceBytesMax);
   bool memory_registered() const { return !registered_.empty(); }
   // Registers descriptors; indices into the array are then the `fd` of Prepare*File.
   absl::Status RegisterFiles(std::span<const int> fds);
@@ -85,7 +87,8 @@ class Ring {
   FifoList<Completion> ready_;
   uint32_t in_kernel_ = 0;
   bool open_ = false;
-  std::vector<Slice> registered_;
+  std::vector<Slice> registered_;  // Equal sizes, but for the last.
+  uint64_t slice_bytes_ = 0;
 };
 
 }  // namespace reprise
