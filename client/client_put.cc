@@ -1,14 +1,14 @@
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "client/client_impl.h"
 
 namespace reprise {
 namespace {
 
-// Cuts one Put into messages. Records in staging slots go by number; on local connections others
-// are copied into slots that no record of the call names, or no longer; elsewhere they go in the
-// data part.
+// Cuts one Put into messages. On local connections the records that lie in staging slots go first,
+// by number; then the others, copied into slots. Elsewhere all go in the data part, in order.
 class PutCall {
  public:
   PutCall(Client::Impl* impl, uint32_t daemon_id, wire::Durability durability,
@@ -19,73 +19,79 @@ class PutCall {
     request_.inline_data = impl->memory.staging_slots() == 0 ? 1 : 0;
   }
 
-  absl::Status Run() { return request_.inline_data != 0 ? RunInline() : RunStaged(); }
+  absl::Status Run() {
+    if (request_.inline_data != 0) return RunInline();
+    RP_TRY(RunStaged());
+    return RunCopied();
+  }
 
  private:
   absl::Status RunInline() {
-    const size_t batch =
+    const size_t batch_max =
         std::min<size_t>(wire::kPutRecordsMax, wire::kDataBytesMax / impl_.hello.record_bytes());
-    for (size_t first = 0; first < records_.size(); first += batch) {
-      RP_TRY(Exchange(first, std::min(batch, records_.size() - first)));
+    std::vector<ConstBytes> data;
+    for (size_t i = 0; i < records_.size(); ++i) {
+      batch_.push_back(i);
+      data.push_back(records_[i]);
+      if (batch_.size() < batch_max && i + 1 < records_.size()) continue;
+      RP_TRY(Exchange({}, data));
+      data.clear();
     }
     return absl::OkStatus();
   }
 
   absl::Status RunStaged() {
-    std::vector<uint32_t> uses(impl_.memory.staging_slots(), 0);
-    for (const ConstBytes record : records_) {
-      const uint32_t slot = impl_.memory.StagingSlotOf(record);
-      if (slot != wire::kNoSlot) ++uses[slot];
-    }
-    std::vector<uint32_t> free;
-    for (uint32_t slot = 0; slot < uses.size(); ++slot) {
-      if (uses[slot] == 0) free.push_back(slot);
-    }
-    const auto flush = [&](size_t end) -> absl::Status {
-      const size_t first = end - slots_.size();
-      RP_TRY(Exchange(first, slots_.size()));
-      for (const uint32_t slot : slots_) {
-        if (uses[slot] == 0 || --uses[slot] == 0) free.push_back(slot);
-      }
-      slots_.clear();
-      return absl::OkStatus();
-    };
+    std::vector<uint32_t> slots;
     for (size_t i = 0; i < records_.size(); ++i) {
-      uint32_t slot = impl_.memory.StagingSlotOf(records_[i]);
-      if (slots_.size() == wire::kPutRecordsMax || (slot == wire::kNoSlot && free.empty())) {
-        RP_TRY(flush(i));
-      }
-      if (slot == wire::kNoSlot) {
-        slot = free.back();
-        free.pop_back();
-        std::memcpy(impl_.memory.staging(slot).data(), records_[i].data(), records_[i].size());
-      }
-      slots_.push_back(slot);
+      const uint32_t slot = impl_.memory.StagingSlotOf(records_[i]);
+      if (slot == wire::kNoSlot) continue;
+      batch_.push_back(i);
+      slots.push_back(slot);
+      if (batch_.size() < wire::kPutRecordsMax) continue;
+      RP_TRY(Exchange(slots, {}));
+      slots.clear();
     }
-    return slots_.empty() ? absl::OkStatus() : flush(records_.size());
+    return batch_.empty() ? absl::OkStatus() : Exchange(slots, {});
   }
 
-  // One message for records [first, first + count).
-  absl::Status Exchange(size_t first, size_t count) {
-    request_.record_count = static_cast<uint32_t>(count);
+  absl::Status RunCopied() {
+    const size_t batch_max = std::min<size_t>(wire::kPutRecordsMax, impl_.memory.staging_slots());
+    std::vector<uint32_t> slots;
+    for (size_t i = 0; i < records_.size(); ++i) {
+      if (impl_.memory.StagingSlotOf(records_[i]) != wire::kNoSlot) continue;
+      slots.push_back(static_cast<uint32_t>(slots.size()));
+      std::memcpy(impl_.memory.staging(slots.back()).data(), records_[i].data(),
+                  records_[i].size());
+      batch_.push_back(i);
+      if (batch_.size() < batch_max) continue;
+      RP_TRY(Exchange(slots, {}));
+      slots.clear();
+    }
+    return batch_.empty() ? absl::OkStatus() : Exchange(slots, {});
+  }
+
+  // One message for the records of batch_, which is empty afterwards.
+  absl::Status Exchange(std::span<const uint32_t> slots, std::span<const ConstBytes> data) {
+    const std::vector<size_t> batch = std::exchange(batch_, {});
+    request_.record_count = static_cast<uint32_t>(batch.size());
     std::string body;
     wire::Append(&body, request_);
-    wire::AppendArray<uint32_t>(&body, slots_);
-    const auto data =
-        request_.inline_data != 0 ? records_.subspan(first, count) : std::span<const ConstBytes>();
-    RP_ASSIGN(const Reply reply, impl_.channel.Call(wire::Opcode::kPut, body, data,
-                                                    sizeof(wire::PutReply) + count, deadline_));
-    const std::span<Outcome> outcomes = outcomes_.subspan(first, count);
+    wire::AppendArray<uint32_t>(&body, slots);
+    RP_ASSIGN(const Reply reply,
+              impl_.channel.Call(wire::Opcode::kPut, body, data,
+                                 sizeof(wire::PutReply) + batch.size(), deadline_));
     wire::PutReplyView view;
     if (!reply.body.empty() && wire::Decode(reply.body, &view) &&
-        view.fixed.record_count == count) {
-      for (size_t i = 0; i < count; ++i) outcomes[i] = wire::At<Outcome>(view.outcomes, i);
+        view.fixed.record_count == batch.size()) {
+      for (size_t i = 0; i < batch.size(); ++i) {
+        outcomes_[batch[i]] = wire::At<Outcome>(view.outcomes, i);
+      }
       return absl::OkStatus();
     }
     if (reply.outcome() == Outcome::kOk || !reply.body.empty()) {
       return impl_.channel.Break(DataLoss("put: the reply makes no sense; connect again"));
     }
-    std::fill(outcomes.begin(), outcomes.end(), reply.outcome());
+    for (const size_t i : batch) outcomes_[i] = reply.outcome();
     return reply.outcome() == Outcome::kInvalid || reply.outcome() == Outcome::kClosed
                ? StatusOf(reply.outcome(), "put")
                : absl::OkStatus();
@@ -96,7 +102,7 @@ class PutCall {
   std::span<Outcome> outcomes_;
   Instant deadline_;
   wire::PutRequest request_;
-  std::vector<uint32_t> slots_;  // Of the message being filled; empty when inline.
+  std::vector<size_t> batch_;  // Indices of the records in the message being filled.
 };
 
 }  // namespace

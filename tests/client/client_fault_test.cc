@@ -69,11 +69,11 @@ TEST_P(FrameFaultTest, ClosesTheConnectionAndSaysWhy) {
   const FrameFault& fault = GetParam();
   for (const Opcode opcode : {Opcode::kLookup, Opcode::kGet, Opcode::kAcquire}) {
     Rig rig(opcode == Opcode::kGet);
+    const std::vector<BlockKey> keys = {rig.keys[0], rig.keys[1], {1, 1}, {2, 2}, {3, 3}};
     (rig.server.faults().*fault.fault) = true;
     rig.server.faults().opcode = static_cast<uint8_t>(opcode);
-    const auto status = opcode == Opcode::kLookup
-                            ? rig.client->Lookup(rig.id, std::span(rig.keys).first(2)).status()
-                            : rig.client->Acquire(rig.id, std::span(rig.keys).first(2)).status();
+    const auto status = opcode == Opcode::kLookup ? rig.client->Lookup(rig.id, keys).status()
+                                                  : rig.client->Acquire(rig.id, keys).status();
     // After a Get's frame comes its data: stray bytes are caught as a damaged record instead.
     if (opcode == Opcode::kGet && fault.fault == &test::Faults::trailing_bytes) continue;
     EXPECT_EQ(status.code(), fault.code) << status;
