@@ -31,8 +31,8 @@ IndexEntry* BlockIndex::Insert(const IndexEntry& entry) {
 void BlockIndex::Erase(IndexEntry* entry) {
   auto hole = static_cast<uint64_t>(entry - table_.get());
   RP_CHECK(hole < capacity_);
-  // Move back every later entry of the run that may not be reached past a hole: those whose own bucket
-  // does not lie (cyclically) in (hole, at].
+  // Move back every later entry of the run that may not be reached past a hole: those whose own
+  // bucket does not lie (cyclically) in (hole, at].
   for (uint64_t at = Next(hole); !table_[at].empty(); at = Next(at)) {
     const uint64_t home = Bucket(table_[at].key);
     const bool reachable = hole <= at ? (hole < home && home <= at) : (hole < home || home <= at);

@@ -20,21 +20,23 @@ struct IndexEntry {
   uint32_t block_index = 0;          // Position in its chain.
   uint16_t name_space = 0;           // Index in the NamespaceTable.
   uint8_t flags = 0;                 // RecordFlag bits 0..1, EntryFlag.
-  uint8_t frequency = 0;             // Saturating hits since it was last aged; hot blocks outlive regions.
+  uint8_t frequency = 0;  // Saturating hits since it was last aged; hot blocks outlive regions.
 
   bool empty() const { return dram_slot == kNowhere && ssd_location == kNowhere; }
 };
 static_assert(sizeof(IndexEntry) == 32);
 
 enum EntryFlag : uint8_t {
-  kEntryAppending = 1u << 6,  // On its way to SSD.
+  kEntryAppendQueued = 1u << 5,  // Waits for its turn to be written to SSD.
+  kEntryAppending = 1u << 6,     // On its way to SSD.
+  kEntryLoading = 1u << 7,       // On its way from SSD.
 };
 
 // Open addressing with linear probing over a fixed table; deletion shifts back, so there are no
 // tombstones and no decay. Keys are prefixes of SHA-256, so their low bits are the hash.
 //
-// Sized once for `blocks_max` at a load of 3/4: 42.7 bytes a block. Pointers are valid until the next
-// Insert or Erase. Confined to the shard's thread.
+// Sized once for `blocks_max` at a load of 3/4: 42.7 bytes a block. Pointers are valid until the
+// next Insert or Erase. Confined to the shard's thread.
 class BlockIndex {
  public:
   explicit BlockIndex(uint64_t blocks_max);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,8 +21,8 @@
 
 namespace reprise::storage {
 
-// One shard's blocks over DRAM and SSD: the only owner of where a block is. Publish and evict both go
-// through here, so they cannot race.
+// One shard's blocks over DRAM and SSD: the only owner of where a block is. Publish and evict both
+// go through here, so they cannot race.
 //
 // A block is in the index if and only if it can be read: its bytes are in a DRAM slot, or at an SSD
 // location whose write has completed. Immutable once published.
@@ -29,7 +30,8 @@ namespace reprise::storage {
 //   put:     check header -> copy into a slot -> check payload -> publish (relaxed: done)
 //            -> append to the log when admitted or durable (durable: done when synced)
 //   acquire: pin the slot; or read from SSD into a slot -> check everything -> publish -> pin
-//   evict:   the DRAM policy names an unpinned slot; a block that is not on SSD is appended first when
+//   evict:   the DRAM policy names an unpinned slot; a block that is not on SSD is appended first
+//   when
 //            the admission policy wants it, else it is gone
 //
 // When no slot is free and none can be freed at once, puts and acquires wait in order, bounded by
@@ -49,13 +51,15 @@ class BlockStore final : private RegionLog::Listener {
     SsdWrite ssd_write = SsdWrite::kThrough;
     // An exact computation may replace a replay-derived block.
     bool replace_replay_derived = true;
-    uint32_t loads_max = 64;       // SSD reads in flight.
-    uint32_t appends_max = 64;     // SSD writes in flight.
-    uint32_t waiting_max = 4096;   // Puts and acquires that wait for a slot.
-    uint8_t hot_frequency = 2;     // Hits that make a block outlive its region.
+    uint32_t loads_max = 64;      // SSD reads in flight.
+    uint32_t appends_max = 64;    // SSD writes in flight.
+    uint32_t waiting_max = 4096;  // Puts and acquires that wait for a slot.
+    uint8_t hot_frequency = 2;    // Hits that make a block outlive its region.
     uint32_t departed_rows = 1u << 16;
     // Quota of a namespace in blocks, in this shard; 0: none. Asked on every put.
     std::function<uint64_t(uint16_t name_space)> quota_blocks;
+    // A block that was read from SSD failed its check: for the log, with its identity.
+    std::function<void(const BlockKey&, RegionLog::Location)> on_failed_check;
   };
 
   // `log` may be null: no SSD tier. The log's options need this object as their listener, so it is
@@ -69,26 +73,29 @@ class BlockStore final : private RegionLog::Listener {
   // A block that recovery found on SSD. Later calls for the same key win.
   void Restore(const TrailerEntry& entry, RegionLog::Location location, uint16_t name_space);
 
-  // ---- Lookup ------------------------------------------------------------------------------------
+  // ---- Lookup
+  // ------------------------------------------------------------------------------------
   enum class Residency : uint8_t { kAbsent = 0, kPending = 1, kDram = 2, kSsd = 3 };
   // Pins nothing, changes nothing. `out` is as long as `keys`.
   void Lookup(std::span<const BlockKey> keys, std::span<Residency> out) const;
 
-  // ---- Acquire -----------------------------------------------------------------------------------
-  // Pins the blocks named by `keys` in DRAM, reading from SSD what is not there. Stops at the first key
-  // that fails; everything before and after it that was granted stays granted: the caller releases what
+  // ---- Acquire
+  // ----------------------------------------------------------------------------------- Pins the
+  // blocks named by `keys` in DRAM, reading from SSD what is not there. Stops at the first key that
+  // fails; everything before and after it that was granted stays granted: the caller releases what
   // it does not use. The arrays are the caller's and live until done.
   struct AcquireOp : Completion {
     std::span<const BlockKey> keys;
-    std::span<uint32_t> slots;       // Out: pinned slot, or kNowhere.
-    std::span<Outcome> outcomes;     // Out: kOk or why not; keys not tried say kNotFound.
-    uint32_t from_ssd = 0;           // Out.
+    std::span<uint32_t> slots;    // Out: pinned slot, or kNowhere.
+    std::span<Outcome> outcomes;  // Out: kOk or why not; keys not tried say kNotFound.
+    uint32_t from_ssd = 0;        // Out.
    private:
     friend class BlockStore;
     uint32_t next_key = 0;
-    uint32_t pending = 0;
+    uint32_t pending = 0;  // Loads that will grant or refuse a key.
     bool stopped = false;
-    bool waiting = false;
+    bool waiting = false;  // In the queue.
+    bool completed = false;
   };
   void Acquire(AcquireOp* op);
   // The deadline passed or the client left: completes soon; what is still being read is given up.
@@ -96,25 +103,34 @@ class BlockStore final : private RegionLog::Listener {
   // Unpins a slot that an AcquireOp granted.
   void Release(uint32_t slot);
 
-  // ---- Put ---------------------------------------------------------------------------------------
+  // ---- Put
+  // ---------------------------------------------------------------------------------------
   struct PutOp : Completion {
-    ConstBytes record;       // record_bytes long, unchanged until done. Untrusted.
-    Hash256 name_space;      // What the connection opened; the record must say the same.
+    ConstBytes record;   // record_bytes long, unchanged until done. Untrusted.
+    Hash256 name_space;  // What the connection opened; the record must say the same.
     uint16_t name_space_index = 0;
+    BlockKey key;  // What the caller routed by; the record must say the same.
     wire::Durability durability = wire::Durability::kRelaxed;
     Outcome outcome = Outcome::kOk;  // Out: kOk (stored), kExists, or why not.
    private:
     friend class BlockStore;
-    RecordHeader header;
-    BlockKey key;
-    bool existed = false;
+    struct Sync : RegionLog::SyncOp {
+      PutOp* put = nullptr;
+      BlockStore* store = nullptr;
+    };
+    // The record's tail as it was when it was checked: the client may still write to `record`.
+    std::array<std::byte, kRecordTailBytes> tail;
+    bool waiting = false;
+    bool stored = false;  // This operation published the block; what is left is durability.
+    Sync sync;
   };
   void Put(PutOp* op);
   void Cancel(PutOp* op);  // Completes soon with kTimeout if it was still waiting for a slot.
 
-  // ---- Administration ----------------------------------------------------------------------------
-  // Removes blocks now: later lookups miss, leases in use stay valid, SSD tails are zeroed.
-  // Returns how many were there.
+  // ---- Administration
+  // ---------------------------------------------------------------------------- Removes blocks
+  // now: later lookups miss, leases in use stay valid, SSD tails are zeroed. Returns how many were
+  // there.
   uint64_t Remove(std::span<const BlockKey> keys);
   uint64_t RemoveNamespace(uint16_t name_space);
   std::vector<BlockKey> Keys(uint16_t name_space, bool any_namespace) const;
@@ -153,32 +169,56 @@ class BlockStore final : private RegionLog::Listener {
   void OnReclaimed(const BlockKey& key, RegionLog::Location location) override;
   void OnMoved(const BlockKey& key, RegionLog::Location from, RegionLog::Location to) override;
 
-  enum class Claim : uint8_t { kGot, kWait, kNever };
+  bool IsWaiting(const BlockKey& key) const;  // A put of it waits for a slot.
+
+  enum class Claim : uint8_t {
+    kGot,
+    kWait,   // A write or a load in flight will free something.
+    kNever,  // Everything is pinned: only a client can free a slot.
+  };
   Claim ClaimSlot(uint32_t* slot);
-  bool EvictOne();
+  enum class Eviction : uint8_t { kFreed, kStarted, kBlocked, kNone };
+  Eviction EvictOne();
 
-  void Step(AcquireOp* op);
-  bool StepKey(AcquireOp* op, uint32_t i);
-  void FinishIfDone(AcquireOp* op);
-  bool StartLoad(AcquireOp* op, uint32_t i, const IndexEntry& entry);
-  static void OnLoaded(Completion* self, int32_t result);
+  // Each advances an operation as far as it gets now; false when it must wait for progress.
+  bool Advance(AcquireOp* op);
+  bool Advance(PutOp* op);
+  template <typename Op>
+  void Enqueue(FifoList<Op>* queue, Op* op);
+  template <typename Op>
+  void Retry(FifoList<Op>* queue);
+  template <typename Op>
+  bool RemoveWaiting(FifoList<Op>* queue, Op* op);
+
+  enum class KeyStep : uint8_t { kNext, kWait, kStop };
+  KeyStep AcquireKey(AcquireOp* op, uint32_t i);
+  KeyStep AcquireFromSsd(AcquireOp* op, uint32_t i, IndexEntry* entry);
+  void Grant(AcquireOp* op, uint32_t i, uint32_t slot);
+  void CompleteIfDone(AcquireOp* op);
+  Load* FindLoad(const BlockKey& key);
   void FinishLoad(Load* load, int32_t result);
+  void PublishLoad(Load* load);
 
-  void StepPut(PutOp* op);
-  void StorePut(PutOp* op, uint32_t slot);
-  void PutExisting(PutOp* op, IndexEntry* entry);
+  Outcome CheckPut(PutOp* op);
+  bool PutExisting(PutOp* op, IndexEntry* entry);
+  void StoreRecord(PutOp* op, uint32_t slot);
+  bool MakeDurable(PutOp* op, IndexEntry* entry);
   void Finish(PutOp* op, Outcome outcome);
-  bool StartAppend(IndexEntry* entry, PutOp* waiter);
-  static void OnAppended(Completion* self, int32_t result);
+
+  bool StartAppend(IndexEntry* entry, PutOp* waiter, bool drop_after);
   void FinishAppend(Append* append, int32_t result);
+  void QueueAppend(IndexEntry* entry);
+  void DrainAppendQueue();
 
   void PinSlot(uint32_t slot);
   void UnpinSlot(uint32_t slot);
-  void DropDram(IndexEntry* entry);   // The slot is freed, or orphaned while pinned.
+  void DropDram(IndexEntry* entry);  // The slot is freed, or orphaned while pinned.
+  // Erases the entry. `why` kRemoved and kFailedCheck also zero the tail on SSD.
   void Forget(IndexEntry* entry, Departure why);
   void EraseOnSsd(RegionLog::Location location);
-  void Complete(Completion* op);
+  void Complete(Completion* op) { done_.Push(op); }
   uint32_t Local(uint32_t slot) const { return slot - slots_->first_slot(); }
+  uint64_t& NamespaceBlocks(uint16_t name_space);
 
   Options options_;
   SlotPool* slots_;
@@ -194,11 +234,18 @@ class BlockStore final : private RegionLog::Listener {
   std::vector<Load*> active_loads_;
   std::vector<std::unique_ptr<Append>> appends_;
   std::vector<Append*> free_appends_;
+  // Blocks to be appended when a write is free, oldest first: a ring as large as the DRAM tier.
+  std::vector<BlockKey> append_queue_;
+  size_t append_queue_head_ = 0;
+  size_t append_queue_size_ = 0;
 
   FifoList<AcquireOp> waiting_acquires_;
   FifoList<PutOp> waiting_puts_;
   uint32_t waiting_count_ = 0;
+  uint64_t ssd_blocks_ = 0;  // Entries with a place on SSD.
   uint32_t erases_in_flight_ = 0;
+  uint32_t syncs_in_flight_ = 0;
+  bool progress_ = false;      // Something was freed since the last Retry.
   FifoList<Completion> done_;  // Completed, to be called from Poll.
   Stats counts_;
 };

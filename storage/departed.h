@@ -7,8 +7,8 @@
 
 namespace reprise::storage {
 
-// A bounded memory of blocks that are gone and why, so that `explain` can tell "evicted" from "never
-// stored". Direct-mapped by key: a newer departure overwrites an older one. 16 bytes a row.
+// A bounded memory of blocks that are gone and why, so that `explain` can tell "evicted" from
+// "never stored". Direct-mapped by key: a newer departure overwrites an older one. 16 bytes a row.
 enum class Departure : uint8_t {
   kUnknown = 0,      // Not remembered: most likely never stored.
   kEvictedDram = 1,  // Left DRAM and was not admitted to SSD.

@@ -1,7 +1,5 @@
 #include "storage/slot_pool.h"
 
-#include <algorithm>
-
 namespace reprise::storage {
 
 SlotPool::SlotPool(Memory* memory, uint32_t first_slot, uint32_t block_slots, uint32_t window_slots)
@@ -34,11 +32,6 @@ void SlotPool::Free(uint32_t slot) {
   memory_->BumpGeneration(slot);
   state = {.next_free = free_head_};
   free_head_ = slot;
-}
-
-uint32_t SlotPool::CountPinned() const {
-  return static_cast<uint32_t>(
-      std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.pins > 0; }));
 }
 
 }  // namespace reprise::storage

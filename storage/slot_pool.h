@@ -11,11 +11,13 @@ namespace reprise::storage {
 
 // A shard's share of the arena's slots: who uses each, how often it is pinned, and its generation.
 //
-// Blocks and windows draw from the same slots, each within a budget of its own; the budgets add up to
-// the pool, so neither can starve the other. A slot's generation rises when the slot is freed, before
-// any new byte is written to it: a reader that compares generations after copying cannot be fooled.
+// Blocks and windows draw from the same slots, each within a budget of its own; the budgets add up
+// to the pool, so neither can starve the other. A slot's generation rises when the slot is freed,
+// before any new byte is written to it: a reader that compares generations after copying cannot be
+// fooled.
 //
-// Memory is abstract (`Memory`), so that the simulation needs no memfd. Confined to the shard's thread.
+// Memory is abstract (`Memory`), so that the simulation needs no memfd. Confined to the shard's
+// thread.
 class SlotPool {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -33,16 +35,21 @@ class SlotPool {
 
   SlotPool(Memory* memory, uint32_t first_slot, uint32_t block_slots, uint32_t window_slots);
 
-  // kNone when the use's budget is spent. The slot starts unpinned, with whatever bytes it last held.
+  // kNone when the use's budget is spent. The slot starts unpinned, with whatever bytes it last
+  // held.
   uint32_t Allocate(Use use);
   // REQUIRES: pins(slot) == 0.
   void Free(uint32_t slot);
 
-  void Pin(uint32_t slot) { ++At(slot).pins; }
+  void Pin(uint32_t slot) {
+    if (At(slot).pins++ == 0) ++pinned_;
+  }
   // Returns the pins that are left.
   uint32_t Unpin(uint32_t slot) {
     RP_CHECK(At(slot).pins > 0);
-    return --At(slot).pins;
+    const uint32_t left = --At(slot).pins;
+    if (left == 0) --pinned_;
+    return left;
   }
   uint32_t pins(uint32_t slot) const { return At(slot).pins; }
 
@@ -62,8 +69,7 @@ class SlotPool {
   uint32_t window_slots() const { return budget_[2]; }
   uint32_t used(Use use) const { return used_[static_cast<size_t>(use)]; }
   uint32_t total() const { return static_cast<uint32_t>(slots_.size()); }
-  // Counted from state, not kept by increments. O(slots).
-  uint32_t CountPinned() const;
+  uint32_t pinned() const { return pinned_; }  // Slots with at least one pin.
 
  private:
   struct Slot {
@@ -86,6 +92,7 @@ class SlotPool {
   uint32_t free_head_ = kNone;
   uint32_t budget_[3] = {};  // By Use.
   uint32_t used_[3] = {};
+  uint32_t pinned_ = 0;
 };
 
 }  // namespace reprise::storage

@@ -46,8 +46,8 @@ void StoreLe(void* to, const T& value) {
 }
 
 template <typename T>
-  requires(std::is_trivially_copyable_v<T> && !std::is_convertible_v<const T&, std::string_view>)
-ConstBytes AsBytes(const T& value) {
+requires(std::is_trivially_copyable_v<T> &&
+         !std::is_convertible_v<const T&, std::string_view>) ConstBytes AsBytes(const T& value) {
   return std::as_bytes(std::span<const T, 1>(&value, 1));
 }
 inline ConstBytes AsBytes(std::string_view text) {

@@ -14,6 +14,6 @@ namespace reprise {
 
 // A programmer's error, never bad input. Stays on in release builds: a cache that stops is rebuilt
 // from its disk, one that serves somebody else's bytes is not.
-#define RP_CHECK(condition)                        \
+#define RP_CHECK(condition)                     \
   (__builtin_expect(!!(condition), 1) ? void(0) \
                                       : ::reprise::CheckFailed(#condition, __FILE__, __LINE__))

@@ -14,8 +14,8 @@ inline constexpr Nanos kMillisecond = 1'000'000;
 inline constexpr Nanos kSecond = 1'000'000'000;
 inline constexpr Instant kNever = INT64_MAX;
 
-// The door to time: nothing else reads a clock. Every timeout and TTL uses Now(), which never jumps;
-// WallMillis() may jump and is only ever written down, never compared.
+// The door to time: nothing else reads a clock. Every timeout and TTL uses Now(), which never
+// jumps; WallMillis() may jump and is only ever written down, never compared.
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -6,9 +6,20 @@
 namespace reprise {
 namespace {
 
-constexpr std::array<std::string_view, kOutcomeCount> kOutcomeNames = {
-    "ok",      "not_found", "busy",   "rejected", "invalid",         "corrupt",       "io",
-    "timeout", "closed",    "exists", "pending",  "wrong_namespace", "hash_mismatch", "unsupported"};
+constexpr std::array<std::string_view, kOutcomeCount> kOutcomeNames = {"ok",
+                                                                       "not_found",
+                                                                       "busy",
+                                                                       "rejected",
+                                                                       "invalid",
+                                                                       "corrupt",
+                                                                       "io",
+                                                                       "timeout",
+                                                                       "closed",
+                                                                       "exists",
+                                                                       "pending",
+                                                                       "wrong_namespace",
+                                                                       "hash_mismatch",
+                                                                       "unsupported"};
 
 }  // namespace
 

@@ -12,7 +12,8 @@
 #include "protocol/base/check.h"
 
 // Two kinds of answers, never mixed:
-//  - Outcome: what the data path answers (hit, miss, busy, rejected). Cheap, normal, counted; it goes
+//  - Outcome: what the data path answers (hit, miss, busy, rejected). Cheap, normal, counted; it
+//  goes
 //    on the wire as one byte.
 //  - absl::Status: an operating error with words for a person (bad configuration, EIO at start).
 // A broken invariant is neither: it is RP_CHECK.
@@ -21,19 +22,19 @@ namespace reprise {
 // One byte on the wire: a value is never renumbered and never reused (PROTOCOL.md, "Outcomes").
 enum class Outcome : uint8_t {
   kOk = 0,
-  kNotFound = 1,       // A miss: the store does not hold the block.
-  kBusy = 2,           // A limit was reached; try again later, the caller owns the back-off.
-  kRejected = 3,       // Policy or quota said no; trying again does not help.
-  kInvalid = 4,        // The peer sent something malformed or out of range.
-  kCorrupt = 5,        // A check failed on load; the entry was withdrawn.
-  kIo = 6,             // The device failed.
-  kTimeout = 7,        // The deadline passed first.
-  kClosed = 8,         // The connection or the daemon is going away.
-  kExists = 9,         // A put found the block already stored; nothing was written.
-  kPending = 10,       // The block is being written right now.
+  kNotFound = 1,         // A miss: the store does not hold the block.
+  kBusy = 2,             // A limit was reached; try again later, the caller owns the back-off.
+  kRejected = 3,         // Policy or quota said no; trying again does not help.
+  kInvalid = 4,          // The peer sent something malformed or out of range.
+  kCorrupt = 5,          // A check failed on load; the entry was withdrawn.
+  kIo = 6,               // The device failed.
+  kTimeout = 7,          // The deadline passed first.
+  kClosed = 8,           // The connection or the daemon is going away.
+  kExists = 9,           // A put found the block already stored; nothing was written.
+  kPending = 10,         // The block is being written right now.
   kWrongNamespace = 11,  // The record belongs to a namespace that the connection did not open.
-  kHashMismatch = 12,  // The token ids and parent of a record do not give its block hash.
-  kUnsupported = 13,   // The peer does not speak this version or feature.
+  kHashMismatch = 12,    // The token ids and parent of a record do not give its block hash.
+  kUnsupported = 13,     // The peer does not speak this version or feature.
 };
 
 // "ok", "not_found", ...: the words used in JSON, metrics and logs.

@@ -50,11 +50,16 @@ enum class Tier : uint8_t { kNone = 0, kHbm = 1, kDram = 2, kSsd = 3, kShared = 
 
 constexpr const char* TierName(Tier tier) {
   switch (tier) {
-    case Tier::kNone: return "none";
-    case Tier::kHbm: return "hbm";
-    case Tier::kDram: return "dram";
-    case Tier::kSsd: return "ssd";
-    case Tier::kShared: return "shared";
+    case Tier::kNone:
+      return "none";
+    case Tier::kHbm:
+      return "hbm";
+    case Tier::kDram:
+      return "dram";
+    case Tier::kSsd:
+      return "ssd";
+    case Tier::kShared:
+      return "shared";
   }
   return "unknown";
 }

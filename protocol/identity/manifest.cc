@@ -17,7 +17,7 @@ constexpr size_t kFieldBytesMax = 64 * 1024;
 struct Field {
   uint16_t number;
   const char* name;
-  std::string Manifest::* text;  // Null for payload_bytes.
+  std::string Manifest::*text;  // Null for payload_bytes.
 };
 
 constexpr std::array<Field, 11> kFields = {{{1, "kind", &Manifest::kind},
@@ -78,7 +78,8 @@ absl::StatusOr<Manifest> Manifest::For(const KvGeometry& geometry) {
 
 std::string FormatText(const KvGeometry& geometry) {
   const auto row = [](const RowFormat& f) {
-    return std::to_string(f.values) + "x" + f.codes + "+" + f.scales + "/" + std::to_string(f.group);
+    return std::to_string(f.values) + "x" + f.codes + "+" + f.scales + "/" +
+           std::to_string(f.group);
   };
   return "main " + row(geometry.main) + " indexer " + row(geometry.indexer);
 }
@@ -126,7 +127,8 @@ absl::StatusOr<Manifest> DecodeManifest(std::string_view bytes) {
     if (field.text != nullptr) {
       manifest.*field.text = std::string(part);
     } else {
-      if (value_bytes != sizeof(manifest.payload_bytes)) return InvalidArgument(where + " is not 4 bytes");
+      if (value_bytes != sizeof(manifest.payload_bytes))
+        return InvalidArgument(where + " is not 4 bytes");
       manifest.payload_bytes = LoadLe<uint32_t>(part.data());
     }
   }
@@ -135,7 +137,9 @@ absl::StatusOr<Manifest> DecodeManifest(std::string_view bytes) {
   return manifest;
 }
 
-Hash256 NamespaceOf(const Manifest& manifest) { return Sha256({AsBytes(EncodeManifest(manifest))}); }
+Hash256 NamespaceOf(const Manifest& manifest) {
+  return Sha256({AsBytes(EncodeManifest(manifest))});
+}
 
 std::vector<std::string> DifferingFields(const Manifest& a, const Manifest& b) {
   std::vector<std::string> names;

@@ -30,6 +30,11 @@ class FifoList {
     }
     tail_ = item;
   }
+  void PushFront(T* item) {
+    item->next = head_;
+    if (head_ == nullptr) tail_ = item;
+    head_ = item;
+  }
   T* Pop() {
     T* item = head_;
     if (item != nullptr) {

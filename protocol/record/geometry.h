@@ -20,10 +20,10 @@ struct KvSource {
 
 // How a row of values is stored: packed codes, then one scale per `group` values.
 struct RowFormat {
-  std::string codes = "e2m1";    // e2m1 (4 bits), e4m3 (8 bits), bf16 (16 bits).
-  std::string scales = "none";   // e4m3 or ue8m0 (1 byte each), none.
-  uint32_t values = 0;           // Values in a row.
-  uint32_t group = 0;            // Values that share a scale; 0 with scales "none".
+  std::string codes = "e2m1";   // e2m1 (4 bits), e4m3 (8 bits), bf16 (16 bits).
+  std::string scales = "none";  // e4m3 or ue8m0 (1 byte each), none.
+  uint32_t values = 0;          // Values in a row.
+  uint32_t group = 0;           // Values that share a scale; 0 with scales "none".
 
   friend bool operator==(const RowFormat&, const RowFormat&) = default;
 

@@ -32,7 +32,8 @@ Hash256 DerivedHash(const RecordHeader& header, ConstBytes token_area) {
 
 bool SizesAreSane(const RecordHeader& header, uint32_t record_bytes) {
   if (header.record_bytes != record_bytes) return false;
-  if (header.payload_bytes == 0 || header.payload_bytes > record_bytes - kRecordTailBytes) return false;
+  if (header.payload_bytes == 0 || header.payload_bytes > record_bytes - kRecordTailBytes)
+    return false;
   const bool opaque = (header.flags & kOpaqueKey) != 0;
   return opaque ? header.token_count > 0 && header.token_count <= kOpaqueKeyBytesMax
                 : header.token_count == kBlockTokens;

@@ -8,8 +8,8 @@
 #include "protocol/base/types.h"
 #include "protocol/record/record_layout.h"
 
-// The block record: the same bytes in every tier and on the wire. storage/FORMAT.md is the prose twin
-// of this header, and tests/golden/record.hex holds one.
+// The block record: the same bytes in every tier and on the wire. storage/FORMAT.md is the prose
+// twin of this header, and tests/golden/record.hex holds one.
 namespace reprise {
 
 inline constexpr uint64_t kRecordMagic = 0x4b434f4c42525052;  // "RPRBLOCK" in a hexdump.
@@ -19,7 +19,8 @@ enum RecordFlag : uint32_t {
   // Computed after a bounded replay, not after an exact window: a policy decides whether an exact
   // computation may replace it.
   kReplayDerived = 1u << 0,
-  // The key came from an engine. The token area holds the engine's key bytes, `token_count` of them.
+  // The key came from an engine. The token area holds the engine's key bytes, `token_count` of
+  // them.
   kOpaqueKey = 1u << 1,
 };
 inline constexpr uint32_t kRecordFlagsKnown = kReplayDerived | kOpaqueKey;
@@ -35,10 +36,10 @@ struct RecordHeader {
   uint32_t block_index = 0;
   uint32_t payload_bytes = 0;
   uint32_t record_bytes = 0;
-  uint32_t token_count = 0;  // 128; for an opaque key its length in bytes.
-  int64_t created_ms = 0;    // Unix time. Written down, never compared.
-  uint32_t payload_crc = 0;  // CRC32C of everything before the header: payload and padding.
-  uint32_t header_crc = 0;   // CRC32C of the header without this field, and of the token area.
+  uint32_t token_count = 0;      // 128; for an opaque key its length in bytes.
+  int64_t created_ms = 0;        // Unix time. Written down, never compared.
+  uint32_t payload_crc = 0;      // CRC32C of everything before the header: payload and padding.
+  uint32_t header_crc = 0;       // CRC32C of the header without this field, and of the token area.
   std::byte reserved[112] = {};  // Zero; a reader rejects anything else.
 };
 static_assert(sizeof(RecordHeader) == kRecordHeaderBytes);
@@ -62,14 +63,15 @@ inline RecordHeader LoadRecordHeader(ConstBytes record) {
 }
 inline ConstBytes RecordTokens(ConstBytes record) { return record.last(kRecordTokenBytes); }
 
-// Computes both checksums over `record`, whose payload, padding and token area are final, and writes
-// `header` with them into place. record.size() must equal header.record_bytes.
+// Computes both checksums over `record`, whose payload, padding and token area are final, and
+// writes `header` with them into place. record.size() must equal header.record_bytes.
 void SealRecord(Bytes record, RecordHeader header);
 
 // Which checks a record passed. Never trips a RP_CHECK whatever the bytes are.
-//  - VerifyHeader reads the tail only (768 bytes; `tail` is exactly that long): magic, version, flags,
-//    sizes against `record_bytes`, reserved bytes, header checksum, and that token ids and parent give
-//    the block hash. kCorrupt for damage, kHashMismatch for the last.
+//  - VerifyHeader reads the tail only (768 bytes; `tail` is exactly that long): magic, version,
+//  flags,
+//    sizes against `record_bytes`, reserved bytes, header checksum, and that token ids and parent
+//    give the block hash. kCorrupt for damage, kHashMismatch for the last.
 //  - VerifyPayload reads the rest: kOk or kCorrupt.
 Outcome VerifyHeader(ConstBytes tail, uint32_t record_bytes);
 Outcome VerifyPayload(ConstBytes record);

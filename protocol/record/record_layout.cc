@@ -8,9 +8,9 @@ namespace {
 constexpr uint64_t kPayloadBytesMax = 64_MiB;
 
 absl::Status CheckFormat(const RowFormat& format, const char* name) {
-  const bool scales_known =
-      format.scales == "none" ? format.group == 0
-                              : format.scale_bytes() != 0 && format.values % format.group == 0;
+  const bool scales_known = format.scales == "none"
+                                ? format.group == 0
+                                : format.scale_bytes() != 0 && format.values % format.group == 0;
   if (format.values == 0 || format.values > 65536 || format.code_bytes() == 0 || !scales_known) {
     return InvalidArgument(std::string("geometry: the ") + name + " row format (codes \"" +
                            format.codes + "\", scales \"" + format.scales + "\", " +

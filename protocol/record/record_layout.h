@@ -18,7 +18,8 @@ constexpr uint32_t RecordBytesFor(uint32_t payload_bytes) {
   return static_cast<uint32_t>(AlignUp(uint64_t{payload_bytes} + kRecordTailBytes, kPageBytes));
 }
 
-// Where a source layer's four planes lie in the payload. Offsets and sizes in bytes; `rows` rows each.
+// Where a source layer's four planes lie in the payload. Offsets and sizes in bytes; `rows` rows
+// each.
 struct SourcePlanes {
   uint32_t layer = 0;
   uint32_t rows = 0;
@@ -29,8 +30,8 @@ struct SourcePlanes {
   uint32_t end = 0;             // One past the last byte of this source.
 };
 
-// The payload of a block of a model: for each source layer in order, main codes, main scales, indexer
-// codes, indexer scales, without gaps. Design section 4.
+// The payload of a block of a model: for each source layer in order, main codes, main scales,
+// indexer codes, indexer scales, without gaps. Design section 4.
 struct RecordLayout {
   uint32_t payload_bytes = 0;
   uint32_t record_bytes = 0;

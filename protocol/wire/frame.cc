@@ -10,7 +10,9 @@ namespace {
 
 constexpr size_t kCheckedFrom = offsetof(FrameHeader, body_crc);
 
-uint32_t HeaderCrc(const FrameHeader& header) { return Crc32c(AsBytes(header).subspan(kCheckedFrom)); }
+uint32_t HeaderCrc(const FrameHeader& header) {
+  return Crc32c(AsBytes(header).subspan(kCheckedFrom));
+}
 
 }  // namespace
 

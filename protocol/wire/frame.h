@@ -18,17 +18,17 @@ inline constexpr uint64_t kDataBytesMax = 64_MiB;
 
 // Numbers are for ever. Retired: none.
 enum class Opcode : uint8_t {
-  kHello = 1,           // Control (protobuf): version, features, what the connection may use.
-  kOpenNamespace = 2,   // Control: a manifest in, a namespace id for this connection out.
-  kLookup = 3,          // A prefix chain in, one verdict out. Pins nothing.
-  kAcquire = 4,         // Keys in, a lease on DRAM slots out (local clients).
-  kGet = 5,             // Keys in, records out in the data part of one or more replies.
-  kRelease = 6,         // Leases end. One way: no reply.
-  kPut = 7,             // Records in, from staging slots or the data part.
-  kWindowPut = 8,       // A snapshot in, from staging slots or the data part.
-  kWindowAcquire = 9,   // A lease on a snapshot's slots (local clients).
-  kWindowGet = 10,      // A snapshot out in the data part.
-  kControl = 11,        // Control: status, explain, evict, verify.
+  kHello = 1,          // Control (protobuf): version, features, what the connection may use.
+  kOpenNamespace = 2,  // Control: a manifest in, a namespace id for this connection out.
+  kLookup = 3,         // A prefix chain in, one verdict out. Pins nothing.
+  kAcquire = 4,        // Keys in, a lease on DRAM slots out (local clients).
+  kGet = 5,            // Keys in, records out in the data part of one or more replies.
+  kRelease = 6,        // Leases end. One way: no reply.
+  kPut = 7,            // Records in, from staging slots or the data part.
+  kWindowPut = 8,      // A snapshot in, from staging slots or the data part.
+  kWindowAcquire = 9,  // A lease on a snapshot's slots (local clients).
+  kWindowGet = 10,     // A snapshot out in the data part.
+  kControl = 11,       // Control: status, explain, evict, verify.
 };
 inline constexpr uint8_t kOpcodeMax = 11;
 
@@ -44,11 +44,12 @@ struct FrameHeader {
   uint8_t outcome = 0;      // Outcome; kOk in a request.
   uint32_t header_crc = 0;  // CRC32C over bytes [12, 64): trusted before a length is believed.
   uint32_t body_crc = 0;    // CRC32C over the body. Bulk data carries its own checksums.
-  uint64_t request_id = 0;  // Chosen by the client, rising, echoed by the server; 0 in a one-way message.
-  uint32_t body_bytes = 0;  // At most kBodyBytesMax.
-  uint32_t deadline_ms = 0; // Time the client still waits, from arrival; 0 in replies: none.
-  uint64_t data_bytes = 0;  // At most kDataBytesMax.
-  uint64_t store_id = 0;    // The store's UUID, first half; 0 in Hello. Refuses a stranger.
+  uint64_t request_id =
+      0;  // Chosen by the client, rising, echoed by the server; 0 in a one-way message.
+  uint32_t body_bytes = 0;   // At most kBodyBytesMax.
+  uint32_t deadline_ms = 0;  // Time the client still waits, from arrival; 0 in replies: none.
+  uint64_t data_bytes = 0;   // At most kDataBytesMax.
+  uint64_t store_id = 0;     // The store's UUID, first half; 0 in Hello. Refuses a stranger.
   uint16_t flags = 0;
   std::byte reserved[14] = {};  // Zero; a reader rejects anything else.
 };

@@ -15,7 +15,8 @@ bool KnownOutcomes(ConstBytes outcomes) {
 bool Decode(ConstBytes body, LookupView* out) {
   BodyReader reader(body);
   out->fixed = reader.Take<LookupRequest>();
-  if (out->fixed.key_count > kKeysMax || out->fixed.window_count > kWindowCandidatesMax) return false;
+  if (out->fixed.key_count > kKeysMax || out->fixed.window_count > kWindowCandidatesMax)
+    return false;
   out->keys = reader.TakeBytes(uint64_t{out->fixed.key_count} * sizeof(BlockKey));
   out->windows = reader.TakeBytes(uint64_t{out->fixed.window_count} * sizeof(WindowKey));
   return reader.Done();
@@ -57,7 +58,8 @@ bool Decode(ConstBytes body, WindowPutView* out) {
     return false;
   }
   const size_t rest = body.size() - sizeof(WindowPutRequest);
-  if (out->fixed.inline_data != 0 ? rest != 0 : rest == 0 || rest % sizeof(uint32_t) != 0) return false;
+  if (out->fixed.inline_data != 0 ? rest != 0 : rest == 0 || rest % sizeof(uint32_t) != 0)
+    return false;
   out->staging_slots = reader.TakeBytes(rest);
   return reader.Done();
 }

@@ -34,9 +34,9 @@ static_assert(sizeof(WindowKey) == 24);
 
 // Why a hit stops. One byte; never renumbered. `explain` says more.
 enum class StopReason : uint8_t {
-  kNone = 0,         // Every block asked for hit.
-  kNotStored = 1,    // Not in the index: never stored, evicted or expired; explain tells which.
-  kPending = 2,      // Being written right now.
+  kNone = 0,       // Every block asked for hit.
+  kNotStored = 1,  // Not in the index: never stored, evicted or expired; explain tells which.
+  kPending = 2,    // Being written right now.
 };
 
 struct LookupRequest {  // Then BlockKey keys[key_count], WindowKey windows[window_count].
@@ -53,7 +53,8 @@ enum class WindowState : uint8_t {
   kExact = 2,     // Found at windows[window_index], beyond the last whole block.
 };
 
-// The verdict: the store decides once, every rank reads the same answer. Then Tier tiers[hit_blocks].
+// The verdict: the store decides once, every rank reads the same answer. Then Tier
+// tiers[hit_blocks].
 struct LookupReply {
   uint64_t hit_tokens = 0;  // hit_blocks * 128, or the exact position when window_state is kExact.
   uint32_t hit_blocks = 0;
@@ -71,8 +72,8 @@ struct KeysRequest {  // Acquire and Get. Then BlockKey keys[key_count].
 };
 static_assert(sizeof(KeysRequest) == 8);
 
-// A place in the arena: bytes [slot * slot_bytes, + record_bytes). Valid while leased; the generation
-// in the arena's table at [slot] is compared after every copy.
+// A place in the arena: bytes [slot * slot_bytes, + record_bytes). Valid while leased; the
+// generation in the arena's table at [slot] is compared after every copy.
 struct SlotRef {
   uint32_t slot = kNoSlot;
   uint32_t generation = 0;
@@ -81,15 +82,15 @@ static_assert(sizeof(SlotRef) == 8);
 
 // The header's outcome says why the run ended (kOk: all granted). Then SlotRef slots[slot_count].
 struct AcquireReply {
-  uint64_t lease_id = 0;  // 0 when nothing was granted.
+  uint64_t lease_id = 0;    // 0 when nothing was granted.
   uint32_t slot_count = 0;  // Leading run of the keys that is leased.
   uint32_t from_ssd = 0;    // How many of them were read from SSD for this request.
 };
 static_assert(sizeof(AcquireReply) == 16);
 
 // Get: one or more replies, kMore set on all but the last; each carries records
-// [first_index, first_index + record_count) in its data part. The last reply's outcome says why the run
-// ended. Records may be fewer than asked for, never out of order.
+// [first_index, first_index + record_count) in its data part. The last reply's outcome says why the
+// run ended. Records may be fewer than asked for, never out of order.
 struct GetReply {
   uint32_t first_index = 0;
   uint32_t record_count = 0;
@@ -109,8 +110,8 @@ enum class Durability : uint8_t {
   kDurable = 1,  // Acknowledged when the block is on SSD and synced.
 };
 
-// Records come from staging slots (local clients: then uint32_t staging_slots[record_count]) or, with
-// `inline_data` 1, from the data part (record_count whole records, no array).
+// Records come from staging slots (local clients: then uint32_t staging_slots[record_count]) or,
+// with `inline_data` 1, from the data part (record_count whole records, no array).
 struct PutRequest {
   uint32_t namespace_id = 0;
   uint32_t record_count = 0;
@@ -147,7 +148,8 @@ struct WindowRequest {  // WindowAcquire and WindowGet.
 };
 static_assert(sizeof(WindowRequest) == 32);
 
-// WindowAcquire: then SlotRef slots[slot_count]. WindowGet: lease_id and slot_count 0, data follows.
+// WindowAcquire: then SlotRef slots[slot_count]. WindowGet: lease_id and slot_count 0, data
+// follows.
 struct WindowReply {
   uint64_t lease_id = 0;
   uint32_t snapshot_bytes = 0;

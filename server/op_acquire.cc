@@ -1,0 +1,207 @@
+// Acquire and Get, from frame to lease or records:
+//   StartAcquire -> AcquireRun (pins the leading run over all shards) -> Reply: slots and
+//   generations StartGet     -> the same for chunks of the keys, two at a time -> one reply frame
+//   for each chunk,
+//                   its records sent from the arena; the pins end when the frame is out
+#include <algorithm>
+#include <array>
+
+#include "server/acquire_call.h"
+#include "server/dispatch.h"
+
+namespace reprise::server {
+namespace {
+
+// Records in one reply frame of a Get, and thereby what one Get pins at a time: twice that.
+constexpr uint32_t kChunkBlocks = 64;
+
+void CountGiven(Shard* shard, TransportKind transport, uint32_t blocks, uint32_t from_ssd) {
+  RequestCounters& counters = shard->counters();
+  counters.blocks_from_ssd += from_ssd;
+  counters.blocks_from_dram += blocks - std::min(blocks, from_ssd);
+  counters.sent_bytes[static_cast<size_t>(transport)] +=
+      uint64_t{blocks} * shard->facts().record_bytes;
+}
+
+class AcquireOperation final : public Operation {
+ public:
+  AcquireOperation(Connection* connection, const wire::FrameHeader& request)
+      : Operation(connection, request) {}
+
+  void Start(const wire::KeysView& view) {
+    run_.Start(
+        &shard(), view.keys, view.fixed.key_count, deadline(),
+        [](void* self) { static_cast<AcquireOperation*>(self)->OnAcquired(); }, this);
+  }
+
+ private:
+  void OnAcquired() {
+    AcquireRun::Result& result = run_.result();
+    if (connection().closing()) {
+      shard().ReleaseSlots(result.slots);
+      SendLast(Outcome::kClosed);
+      return;
+    }
+    std::vector<wire::SlotRef> slots;
+    slots.reserve(result.slots.size());
+    for (const uint32_t slot : result.slots) slots.push_back({slot, Generation(slot)});
+    wire::AcquireReply reply{.slot_count = static_cast<uint32_t>(slots.size()),
+                             .from_ssd = result.from_ssd};
+    CountGiven(&shard(), TransportKind::kLocal, reply.slot_count, reply.from_ssd);
+    if (!slots.empty()) reply.lease_id = connection().AddLease({.slots = std::move(result.slots)});
+    std::string body;
+    wire::Append(&body, reply);
+    wire::AppendArray(&body, std::span<const wire::SlotRef>(slots));
+    SendLast(result.stopped_by, std::move(body));
+  }
+
+  // A pinned slot keeps its generation, so any shard may read it.
+  uint32_t Generation(uint32_t slot) {
+    return shard().facts().arena->generation(slot).load(std::memory_order_relaxed);
+  }
+
+  AcquireRun run_;
+};
+
+// The keys in chunks of which two are under way: one is read while the other is sent. Every chunk
+// is a reply with kMore; the last reply carries no records, only why the run ended.
+class GetOperation final : public Operation {
+ public:
+  GetOperation(Connection* connection, const wire::FrameHeader& request, const wire::KeysView& view)
+      : Operation(connection, request),
+        keys_(view.keys.begin(), view.keys.end()),
+        key_count_(view.fixed.key_count) {
+    for (Chunk& chunk : chunks_) chunk.operation = this;
+  }
+
+  // Starts what can start, sends what is ready, in order.
+  void Advance() {
+    if (advancing_) return;
+    advancing_ = true;
+    while (StartChunk() || SendChunk()) {
+    }
+    advancing_ = false;
+    const bool more_to_start = !stopped_ && next_key_ < key_count_;
+    if (finished_ || more_to_start || sent_ < started_) return;
+    finished_ = true;
+    std::string body;
+    wire::Append(&body, wire::GetReply{.first_index = next_key_});
+    SendLast(stopped_by_, std::move(body));
+  }
+
+ private:
+  enum class State : uint8_t { kIdle, kAcquiring, kReady, kSending };
+  struct Chunk {
+    GetOperation* operation = nullptr;
+    State state = State::kIdle;
+    uint32_t first_key = 0;
+    AcquireRun run;
+  };
+
+  bool StartChunk() {
+    Chunk& chunk = chunks_[started_ % chunks_.size()];
+    if (stopped_ || next_key_ == key_count_ || chunk.state != State::kIdle) return false;
+    const uint32_t count = std::min(kChunkBlocks, key_count_ - next_key_);
+    chunk.state = State::kAcquiring;
+    chunk.first_key = next_key_;
+    next_key_ += count;
+    ++started_;
+    const ConstBytes keys =
+        ConstBytes(keys_).subspan(chunk.first_key * sizeof(BlockKey), count * sizeof(BlockKey));
+    chunk.run.Start(
+        &shard(), keys, count, deadline(),
+        [](void* self) {
+          auto* ready = static_cast<Chunk*>(self);
+          ready->state = State::kReady;
+          ready->operation->Advance();
+        },
+        &chunk);
+    return true;
+  }
+
+  bool SendChunk() {
+    Chunk& chunk = chunks_[sent_ % chunks_.size()];
+    if (sent_ == started_ || chunk.state != State::kReady) return false;
+    ++sent_;
+    AcquireRun::Result& result = chunk.run.result();
+    if (stopped_) {  // It was read ahead of the end.
+      Release(&chunk);
+      return true;
+    }
+    stopped_by_ = connection().closing() ? Outcome::kClosed : result.stopped_by;
+    stopped_ = stopped_by_ != Outcome::kOk;
+
+    auto frame = MakeFrame(Outcome::kOk);
+    frame->header.flags |= wire::kMore;
+    wire::Append(&frame->body,
+                 wire::GetReply{.first_index = chunk.first_key,
+                                .record_count = static_cast<uint32_t>(result.slots.size()),
+                                .from_ssd = result.from_ssd});
+    for (const uint32_t slot : result.slots) {
+      frame->data.push_back(shard().SlotBytes(slot).first(shard().facts().record_bytes));
+    }
+    CountGiven(&shard(), connection().transport(), static_cast<uint32_t>(result.slots.size()),
+               result.from_ssd);
+    chunk.state = State::kSending;
+    frame->operation = this;
+    frame->tag = reinterpret_cast<uint64_t>(&chunk);
+    frame->sent = [](Operation* operation, uint64_t tag, bool) {
+      auto* self = static_cast<GetOperation*>(operation);
+      self->Release(reinterpret_cast<Chunk*>(tag));
+      self->Advance();
+    };
+    connection().Send(std::move(frame));
+    return true;
+  }
+
+  void Release(Chunk* chunk) {
+    shard().ReleaseSlots(chunk->run.result().slots);
+    chunk->run.result().slots.clear();
+    chunk->state = State::kIdle;
+  }
+
+  std::vector<std::byte> keys_;
+  uint32_t key_count_;
+  uint32_t next_key_ = 0;
+  std::array<Chunk, 2> chunks_;
+  uint32_t started_ = 0;  // Chunks.
+  uint32_t sent_ = 0;     // Chunks handed to the connection, or dropped.
+  bool advancing_ = false;
+  bool stopped_ = false;
+  bool finished_ = false;
+  Outcome stopped_by_ = Outcome::kOk;
+};
+
+// What Acquire and Get check alike.
+bool Accept(Connection* connection, const wire::FrameHeader& header, ConstBytes body,
+            wire::KeysView* view) {
+  if (!wire::Decode(body, view)) {
+    FailedOperation::Start(connection, header, Outcome::kInvalid);
+    return false;
+  }
+  if (connection->FindNamespace(view->fixed.namespace_id) == nullptr) {
+    FailedOperation::Start(connection, header, Outcome::kWrongNamespace);
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void StartAcquire(Connection* connection, const wire::FrameHeader& header, ConstBytes body) {
+  wire::KeysView view;
+  if (!Accept(connection, header, body, &view)) return;
+  if (connection->shard().facts().arena == nullptr || !connection->local()) {
+    FailedOperation::Start(connection, header, Outcome::kUnsupported);
+    return;
+  }
+  (new AcquireOperation(connection, header))->Start(view);
+}
+
+void StartGet(Connection* connection, const wire::FrameHeader& header, ConstBytes body) {
+  wire::KeysView view;
+  if (!Accept(connection, header, body, &view)) return;
+  (new GetOperation(connection, header, view))->Advance();
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,336 @@
+#include "server/server.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <csignal>
+#include <mutex>
+
+#include "server/log.h"
+#include "server/status.h"
+#include "storage/rocks_meta_store.h"
+
+#ifndef RP_VERSION
+#define RP_VERSION "unknown"
+#endif
+
+namespace reprise::server {
+namespace {
+
+constexpr int kLedgerSeconds = 5;
+constexpr auto kCollectTimeout = std::chrono::seconds(2);
+
+// Asks a shard for its state from a thread that is no shard. Deleted by the last of the two that
+// use it.
+class StateCall final : public ShardCall {
+ public:
+  static bool Ask(Shard* shard, ShardMetrics* metrics, std::vector<std::string>* connections) {
+    auto* call = new StateCall;
+    shard->CallFromOutside(call);
+    std::unique_lock lock(call->mutex_);
+    const bool answered =
+        call->changed_.wait_for(lock, kCollectTimeout, [call] { return call->answered_; });
+    if (!answered) {
+      call->abandoned_ = true;  // The shard deletes it when it gets there.
+      return false;
+    }
+    *metrics = std::move(call->metrics_);
+    if (connections != nullptr) {
+      connections->insert(connections->end(), call->connections_.begin(), call->connections_.end());
+    }
+    lock.unlock();
+    delete call;
+    return true;
+  }
+
+ private:
+  void Execute(Shard& owner) override {
+    metrics_ = owner.Metrics();
+    connections_ = owner.ConnectionNames();
+    owner.Reply(this);
+  }
+  void Finished() override {
+    std::unique_lock lock(mutex_);
+    if (abandoned_) {
+      lock.unlock();
+      delete this;
+      return;
+    }
+    answered_ = true;
+    changed_.notify_one();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool answered_ = false;
+  bool abandoned_ = false;
+  ShardMetrics metrics_;
+  std::vector<std::string> connections_;
+};
+
+std::vector<std::pair<std::string, uint64_t>> LedgerTotals(const MetricsSnapshot& snapshot) {
+  std::vector<std::pair<std::string, uint64_t>> totals = {
+      {"lookup_tokens", 0},   {"hit_tokens", 0},    {"exact_hits", 0},
+      {"replayed_hits", 0},   {"misses", 0},        {"blocks_from_dram", 0},
+      {"blocks_from_ssd", 0}, {"blocks_stored", 0}, {"ssd_bytes_written", 0},
+      {"ssd_bytes_read", 0}};
+  for (const ShardMetrics& shard : snapshot.shards) {
+    const uint64_t values[] = {shard.requests.lookup_tokens,   shard.requests.hit_tokens,
+                               shard.requests.exact_hits,      shard.requests.replayed_hits,
+                               shard.requests.misses,          shard.requests.blocks_from_dram,
+                               shard.requests.blocks_from_ssd, shard.blocks.puts_stored,
+                               shard.log.bytes_written,        shard.log.bytes_read};
+    for (size_t i = 0; i < totals.size(); ++i) totals[i].second += values[i];
+  }
+  return totals;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config) {
+  std::unique_ptr<Server> server(new Server(config));
+  server->started_at_ = server->clock_.Now();
+  if (!config.listen.http.empty()) {
+    RP_ASSIGN(const HostPort address, ParseHostPort(config.listen.http));
+    RP_ASSIGN(server->http_,
+              HttpServer::Start({.host = address.host, .port = address.port}, server.get()));
+  }
+  RP_TRY(server->OpenStorage());
+  RP_TRY(server->StartShards());
+  if (const absl::Status status = server->WaitForShards(); !status.ok()) {
+    server->Drain();
+    return status;
+  }
+  if (const absl::Status status = server->Listen(); !status.ok()) {
+    server->Drain();
+    return status;
+  }
+  return server;
+}
+
+Server::~Server() = default;
+
+absl::Status Server::OpenStorage() {
+  const uint32_t record_bytes = config_.record_bytes();
+  RP_ASSIGN(directory_, storage::DataDirectory::Open({.path = config_.data_dir,
+                                                      .shard_count = config_.shards,
+                                                      .record_bytes = record_bytes,
+                                                      .region_bytes = config_.ssd.region_bytes,
+                                                      .created_ms = clock_.WallMillis()}));
+  if (directory_->repaired()) {
+    LogWarning("superblock_repaired", {{"data_dir", config_.data_dir}});
+  }
+  RP_ASSIGN(auto meta, storage::RocksMetaStore::Open({.path = directory_->meta_path()}));
+  if (meta->rebuilt()) LogWarning("meta_rebuilt", {{"why", meta->rebuilt_reason()}});
+  meta_ = std::move(meta);
+
+  block_slots_ = config_.dram.bytes / record_bytes / config_.shards;
+  window_slots_ = config_.window.bytes / record_bytes / config_.shards;
+  region_count_ = config_.ssd.bytes / config_.ssd.region_bytes / config_.shards;
+  const uint64_t slots = (block_slots_ + window_slots_) * config_.shards;
+  LogInfo("touching_memory",
+          {{"bytes", FormatBytes(slots * record_bytes)},
+           {"why", "pages are faulted in once, now; fresh memory is slow the first time"}});
+  RP_ASSIGN(arena_, storage::Arena::Create({.slot_bytes = record_bytes,
+                                            .slot_count = static_cast<uint32_t>(slots),
+                                            .huge_pages = config_.dram.huge_pages}));
+  namespaces_ = std::make_unique<NamespaceTable>(
+      NamespaceTable::Options{.payload_bytes_max = record_bytes - kRecordTailBytes,
+                              .record_bytes = record_bytes,
+                              .shard_count = config_.shards,
+                              .quota_bytes = config_.quota_bytes,
+                              .meta = meta_.get()});
+  RP_ASSIGN(const auto rows, meta_->LoadNamespaces());
+  for (const storage::NamespaceRow& row : rows) namespaces_->Restore(row);
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartShards() {
+  facts_.version = RP_VERSION;
+  facts_.model = config_.model;
+  facts_.uuid = directory_->uuid();
+  facts_.record_bytes = config_.record_bytes();
+  facts_.shard_count = config_.shards;
+  facts_.arena = arena_.get();
+  facts_.connections_max = config_.listen.connections_max;
+  facts_.staging_slots_max = config_.limits.staging_slots_per_connection;
+  facts_.staging_bytes_max = config_.limits.staging_bytes_total;
+  facts_.idle_frame_timeout_ns = config_.limits.idle_frame_timeout_ns;
+  facts_.deadline_default_ns = config_.limits.deadline_default_ns;
+  facts_.namespaces = namespaces_.get();
+  facts_.base_snapshot = [this] { return BaseSnapshot(); };
+  facts_.ledger = [this] { return meta_->Ledger(); };
+
+  for (uint32_t i = 0; i < config_.shards; ++i) {
+    ShardThread::Options options{.arena = arena_.get(), .meta = meta_.get()};
+    Shard::Options& shard = options.shard;
+    shard.index = i;
+    shard.first_slot = static_cast<uint32_t>(i * (block_slots_ + window_slots_));
+    shard.block_slots = static_cast<uint32_t>(block_slots_);
+    shard.window_slots = static_cast<uint32_t>(window_slots_);
+    shard.blocks.dram_eviction = config_.dram.eviction;
+    shard.blocks.ssd_admission = config_.ssd.admission;
+    shard.blocks.ssd_write = config_.ssd.write == "demote"
+                                 ? storage::BlockStore::SsdWrite::kDemote
+                                 : storage::BlockStore::SsdWrite::kThrough;
+    shard.blocks.replace_replay_derived = config_.policy.replace_replay_derived;
+    shard.blocks.loads_max = config_.ssd.queue_depth;
+    shard.blocks.waiting_max = config_.limits.waiting_max;
+    shard.windows.ttl_ns = config_.window.ttl_ns;
+    shard.windows.positions_per_session = config_.window.positions_per_session;
+    shard.log.uuid = directory_->uuid();
+    shard.log.geometry = directory_->geometry();
+    shard.log.region_count = static_cast<uint32_t>(region_count_);
+    shard.log.eviction = config_.ssd.eviction;
+    shard.log.reinsert_percent_max = config_.ssd.reinsert_percent;
+    shard.log.wall_ms = [this] { return clock_.WallMillis(); };
+    if (config_.ssd.bytes > 0) {
+      RP_ASSIGN(options.device, storage::FileDevice::Open(
+                                    {.path = directory_->shard_path(i),
+                                     .size_bytes = region_count_ * config_.ssd.region_bytes}));
+    }
+    shards_.push_back(std::make_unique<ShardThread>(std::move(options), &facts_, &clock_));
+  }
+  for (const auto& shard : shards_) shard->Start();
+  return absl::OkStatus();
+}
+
+absl::Status Server::WaitForShards() {
+  absl::Status failed;
+  for (const auto& shard : shards_) {
+    const absl::Status status = shard->WaitUntilSetUp();
+    for (const std::string& remark : shard->remarks()) LogWarning("set_up", {{"remark", remark}});
+    if (!status.ok()) failed = status;
+  }
+  return failed;
+}
+
+absl::Status Server::Listen() {
+  RP_ASSIGN(auto unix_listener, ListenUnix(config_.listen.unix_path));
+  listeners_.push_back(std::move(unix_listener));
+  if (!config_.listen.tcp.empty()) {
+    RP_ASSIGN(auto tcp_listener, ListenTcp(config_.listen.tcp));
+    listeners_.push_back(std::move(tcp_listener));
+  }
+  std::vector<Shard*> shards;
+  for (const auto& shard : shards_) shards.push_back(shard->shard());
+  std::vector<const Listener*> listeners;
+  for (const auto& listener : listeners_) listeners.push_back(listener.get());
+  shards_.front()->Accept(listeners);
+  for (const auto& shard : shards_) shard->Go(shards);
+  startup_ns_ = clock_.Now() - started_at_;
+  ready_ = true;
+
+  const MetricsSnapshot snapshot = Collect(nullptr);
+  storage::RegionLog::RecoveryStats recovery;
+  for (const ShardMetrics& shard : snapshot.shards) {
+    recovery.blocks += shard.recovery.blocks;
+    recovery.regions_from_index += shard.recovery.regions_from_index;
+    recovery.regions_from_trailer += shard.recovery.regions_from_trailer;
+    recovery.regions_scanned += shard.recovery.regions_scanned;
+    recovery.records_torn += shard.recovery.records_torn;
+  }
+  std::string addresses;
+  for (const auto& listener : listeners_) {
+    addresses += (addresses.empty() ? "" : " ") + listener->address();
+  }
+  LogInfo("ready", {{"startup", FormatDuration(startup_ns_)},
+                    {"blocks", recovery.blocks},
+                    {"regions_from_index", recovery.regions_from_index},
+                    {"regions_from_trailer", recovery.regions_from_trailer},
+                    {"regions_scanned", recovery.regions_scanned},
+                    {"records_torn", recovery.records_torn},
+                    {"pages", arena_->pages_name()},
+                    {"listening", addresses},
+                    {"http", http_ != nullptr ? std::to_string(http_->port()) : "off"}});
+  return absl::OkStatus();
+}
+
+void Server::Run() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  for (;;) {
+    const timespec timeout{.tv_sec = kLedgerSeconds, .tv_nsec = 0};
+    const int signal = sigtimedwait(&signals, nullptr, &timeout);
+    UpdateLedger();
+    if (signal > 0) {
+      LogInfo("draining", {{"signal", signal == SIGTERM ? "SIGTERM" : "SIGINT"}});
+      break;
+    }
+  }
+  Drain();
+  LogInfo("stopped");
+}
+
+void Server::Drain() {
+  draining_ = true;
+  ready_ = false;
+  for (const auto& shard : shards_) shard->Drain();
+  for (const auto& shard : shards_) shard->Join();
+  http_.reset();
+  if (meta_ != nullptr) meta_->Flush();
+}
+
+// The ledger is durable and adds up over restarts; this process has written `ledger_written_` of
+// its own counts so far.
+void Server::UpdateLedger() {
+  const auto totals = LedgerTotals(Collect(nullptr));
+  std::vector<std::pair<std::string, uint64_t>> added;
+  for (size_t i = 0; i < totals.size(); ++i) {
+    const uint64_t before = i < ledger_written_.size() ? ledger_written_[i].second : 0;
+    if (totals[i].second > before) added.emplace_back(totals[i].first, totals[i].second - before);
+  }
+  ledger_written_ = totals;
+  if (!added.empty()) meta_->AddLedger(std::move(added));
+}
+
+MetricsSnapshot Server::BaseSnapshot() const {
+  MetricsSnapshot snapshot;
+  const uint64_t record_bytes = config_.record_bytes();
+  snapshot.version = RP_VERSION;
+  snapshot.model = config_.model;
+  snapshot.arena_pages = arena_ != nullptr ? arena_->pages_name() : "";
+  snapshot.ready = ready_;
+  snapshot.uptime_seconds = static_cast<double>(clock_.Now() - started_at_) / kSecond;
+  snapshot.startup_seconds = static_cast<double>(startup_ns_) / kSecond;
+  snapshot.dram_budget_bytes = block_slots_ * config_.shards * record_bytes;
+  snapshot.window_budget_bytes = window_slots_ * config_.shards * record_bytes;
+  snapshot.ssd_budget_bytes = region_count_ * config_.shards * config_.ssd.region_bytes;
+  snapshot.staging_bytes = facts_.staging_bytes;
+  snapshot.staging_budget_bytes = facts_.staging_bytes_max;
+  snapshot.record_bytes = static_cast<uint32_t>(record_bytes);
+  snapshot.connections_max = facts_.connections_max;
+  snapshot.connections_accepted = facts_.connections_accepted;
+  snapshot.connections_refused = facts_.connections_refused;
+  snapshot.namespaces = namespaces_ != nullptr ? namespaces_->size() : 0;
+  snapshot.meta_dropped_writes = meta_ != nullptr ? meta_->dropped_writes() : 0;
+  return snapshot;
+}
+
+MetricsSnapshot Server::Collect(std::vector<std::string>* connections) const {
+  MetricsSnapshot snapshot = BaseSnapshot();
+  if (!ready_) return snapshot;
+  for (const auto& shard : shards_) {
+    ShardMetrics metrics;
+    if (StateCall::Ask(shard->shard(), &metrics, connections)) snapshot.shards.push_back(metrics);
+  }
+  return snapshot;
+}
+
+std::string Server::Metrics() { return MetricsText(Collect(nullptr)); }
+
+bool Server::Ready(std::string* reason) {
+  if (ready_) return true;
+  *reason = draining_ ? "draining" : "starting: recovering the SSD tier";
+  return false;
+}
+
+std::string Server::StatusJson() {
+  std::vector<std::string> connections;
+  const MetricsSnapshot snapshot = Collect(&connections);
+  const auto ledger = ready_ ? meta_->Ledger() : std::vector<std::pair<std::string, uint64_t>>{};
+  return server::StatusJson(snapshot, ledger, connections);
+}
+
+}  // namespace reprise::server

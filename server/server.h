@@ -1,0 +1,67 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "protocol/base/clock.h"
+#include "protocol/transport/listener.h"
+#include "server/config.h"
+#include "server/http.h"
+#include "server/shard_thread.h"
+#include "storage/arena.h"
+#include "storage/data_directory.h"
+#include "storage/meta_store.h"
+
+namespace reprise::server {
+
+// The daemon: everything that lives as long as the process, put together once and taken apart in
+// reverse. Its own thread is the caller's of Run.
+class Server final : private HttpSource {
+ public:
+  // `config` is validated. Blocks: opens the directory, touches the arena, recovers every shard,
+  // listens.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config);
+  ~Server() override;
+
+  // Serves until SIGTERM or SIGINT, which the caller has blocked for all threads, then drains.
+  void Run();
+
+ private:
+  explicit Server(const Config& config) : config_(config) {}
+
+  absl::Status OpenStorage();
+  absl::Status StartShards();
+  absl::Status WaitForShards();
+  absl::Status Listen();
+  void Drain();
+  void UpdateLedger();
+  MetricsSnapshot BaseSnapshot() const;
+  MetricsSnapshot Collect(std::vector<std::string>* connections) const;
+
+  // HttpSource
+  std::string Metrics() override;
+  bool Ready(std::string* reason) override;
+  std::string StatusJson() override;
+
+  Config config_;
+  SystemClock clock_;
+  Instant started_at_ = 0;
+  Nanos startup_ns_ = 0;
+  std::unique_ptr<storage::DataDirectory> directory_;
+  std::unique_ptr<storage::MetaStore> meta_;
+  std::unique_ptr<storage::Arena> arena_;
+  std::unique_ptr<NamespaceTable> namespaces_;
+  ServerFacts facts_;
+  std::vector<std::unique_ptr<ShardThread>> shards_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::unique_ptr<HttpServer> http_;
+  std::atomic<bool> ready_{false};
+  std::atomic<bool> draining_{false};
+  uint64_t window_slots_ = 0;
+  uint64_t block_slots_ = 0;
+  uint64_t region_count_ = 0;
+  std::vector<std::pair<std::string, uint64_t>> ledger_written_;  // Totals that the ledger has.
+};
+
+}  // namespace reprise::server

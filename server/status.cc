@@ -1,0 +1,197 @@
+#include "server/status.h"
+
+#include <nlohmann/json.hpp>
+
+namespace reprise::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Totals {
+  storage::BlockStore::Stats blocks;
+  storage::RegionLog::Stats log;
+  storage::WindowPool::Stats windows;
+  storage::RegionLog::RecoveryStats recovery;
+  RequestCounters requests;
+  uint32_t connections = 0, operations = 0, leases = 0;
+  uint64_t leases_revoked = 0;
+};
+
+void AddBlocks(const storage::BlockStore::Stats& from, storage::BlockStore::Stats* to) {
+  to->blocks += from.blocks;
+  to->index_bytes += from.index_bytes;
+  to->dram_blocks += from.dram_blocks;
+  to->dram_slots += from.dram_slots;
+  to->dram_pinned += from.dram_pinned;
+  to->ssd_blocks += from.ssd_blocks;
+  to->puts_stored += from.puts_stored;
+  to->puts_existing += from.puts_existing;
+  to->puts_rejected += from.puts_rejected;
+  to->puts_busy += from.puts_busy;
+  to->puts_invalid += from.puts_invalid;
+  to->acquired_dram += from.acquired_dram;
+  to->acquired_ssd += from.acquired_ssd;
+  to->acquire_misses += from.acquire_misses;
+  to->acquire_busy += from.acquire_busy;
+  to->loads += from.loads;
+  to->load_errors += from.load_errors;
+  to->failed_checks += from.failed_checks;
+  to->dram_evictions += from.dram_evictions;
+  to->ssd_evictions += from.ssd_evictions;
+  to->admissions_refused += from.admissions_refused;
+  to->replaced += from.replaced;
+  to->loads_in_flight += from.loads_in_flight;
+  to->appends_in_flight += from.appends_in_flight;
+  to->waiting += from.waiting;
+}
+
+void AddLog(const storage::RegionLog::Stats& from, storage::RegionLog::Stats* to) {
+  to->regions_free += from.regions_free;
+  to->regions_open += from.regions_open;
+  to->regions_sealed += from.regions_sealed;
+  to->regions_reclaiming += from.regions_reclaiming;
+  to->appended += from.appended;
+  to->append_errors += from.append_errors;
+  to->reads += from.reads;
+  to->read_errors += from.read_errors;
+  to->syncs += from.syncs;
+  to->bytes_written += from.bytes_written;
+  to->bytes_read += from.bytes_read;
+  to->reclaimed_regions += from.reclaimed_regions;
+  to->reinserted += from.reinserted;
+}
+
+void AddWindows(const storage::WindowPool::Stats& from, storage::WindowPool::Stats* to) {
+  to->snapshots += from.snapshots;
+  to->bytes += from.bytes;
+  to->leased += from.leased;
+  to->puts += from.puts;
+  to->found += from.found;
+  to->absent += from.absent;
+  to->expired += from.expired;
+  to->evicted += from.evicted;
+  to->superseded += from.superseded;
+  to->rejected += from.rejected;
+  to->bytes_peak += from.bytes_peak;
+}
+
+Totals Sum(const MetricsSnapshot& snapshot) {
+  Totals totals;
+  for (const ShardMetrics& shard : snapshot.shards) {
+    AddBlocks(shard.blocks, &totals.blocks);
+    AddLog(shard.log, &totals.log);
+    AddWindows(shard.windows, &totals.windows);
+    totals.recovery.regions_from_index += shard.recovery.regions_from_index;
+    totals.recovery.regions_from_trailer += shard.recovery.regions_from_trailer;
+    totals.recovery.regions_scanned += shard.recovery.regions_scanned;
+    totals.recovery.records_torn += shard.recovery.records_torn;
+    totals.recovery.blocks += shard.recovery.blocks;
+    totals.recovery.bytes_read += shard.recovery.bytes_read;
+    totals.requests.blocks_from_dram += shard.requests.blocks_from_dram;
+    totals.requests.blocks_from_ssd += shard.requests.blocks_from_ssd;
+    totals.requests.lookup_tokens += shard.requests.lookup_tokens;
+    totals.requests.hit_tokens += shard.requests.hit_tokens;
+    totals.requests.exact_hits += shard.requests.exact_hits;
+    totals.requests.replayed_hits += shard.requests.replayed_hits;
+    totals.requests.misses += shard.requests.misses;
+    totals.connections += shard.connections;
+    totals.operations += shard.operations;
+    totals.leases += shard.leases;
+    totals.leases_revoked += shard.leases_revoked;
+  }
+  return totals;
+}
+
+Json TierJson(const MetricsSnapshot& snapshot, const Totals& totals) {
+  const uint64_t record_bytes = snapshot.record_bytes;
+  return {{"dram",
+           {{"budget_bytes", snapshot.dram_budget_bytes},
+            {"used_bytes", totals.blocks.dram_blocks * record_bytes},
+            {"blocks", totals.blocks.dram_blocks},
+            {"pinned_blocks", totals.blocks.dram_pinned},
+            {"evictions", totals.blocks.dram_evictions},
+            {"pages", snapshot.arena_pages}}},
+          {"ssd",
+           {{"budget_bytes", snapshot.ssd_budget_bytes},
+            {"used_bytes", totals.blocks.ssd_blocks * record_bytes},
+            {"blocks", totals.blocks.ssd_blocks},
+            {"evictions", totals.blocks.ssd_evictions},
+            {"bytes_written", totals.log.bytes_written},
+            {"bytes_read", totals.log.bytes_read},
+            {"regions_free", totals.log.regions_free},
+            {"regions_sealed", totals.log.regions_sealed},
+            {"reinserted", totals.log.reinserted},
+            {"read_errors", totals.log.read_errors},
+            {"write_errors", totals.log.append_errors},
+            {"admissions_refused", totals.blocks.admissions_refused}}}};
+}
+
+Json WindowJson(const MetricsSnapshot& snapshot, const Totals& totals) {
+  return {{"budget_bytes", snapshot.window_budget_bytes},
+          {"used_bytes", totals.windows.bytes},
+          {"peak_bytes", totals.windows.bytes_peak},
+          {"snapshots", totals.windows.snapshots},
+          {"leased", totals.windows.leased},
+          {"puts", totals.windows.puts},
+          {"found", totals.windows.found},
+          {"absent", totals.windows.absent},
+          {"expired", totals.windows.expired},
+          {"evicted", totals.windows.evicted},
+          {"superseded", totals.windows.superseded}};
+}
+
+Json TrafficJson(const Totals& totals) {
+  return {{"lookup_tokens", totals.requests.lookup_tokens},
+          {"hit_tokens", totals.requests.hit_tokens},
+          {"exact_hits", totals.requests.exact_hits},
+          {"replayed_hits", totals.requests.replayed_hits},
+          {"misses", totals.requests.misses},
+          {"blocks_from_dram", totals.requests.blocks_from_dram},
+          {"blocks_from_ssd", totals.requests.blocks_from_ssd},
+          {"puts_stored", totals.blocks.puts_stored},
+          {"puts_existing", totals.blocks.puts_existing},
+          {"puts_busy", totals.blocks.puts_busy},
+          {"puts_rejected", totals.blocks.puts_rejected},
+          {"puts_invalid", totals.blocks.puts_invalid},
+          {"failed_checks", totals.blocks.failed_checks},
+          {"waiting", totals.blocks.waiting}};
+}
+
+}  // namespace
+
+std::string StatusJson(const MetricsSnapshot& snapshot,
+                       const std::vector<std::pair<std::string, uint64_t>>& ledger,
+                       const std::vector<std::string>& connections) {
+  const Totals totals = Sum(snapshot);
+  Json status = {{"version", snapshot.version},
+                 {"model", snapshot.model},
+                 {"ready", snapshot.ready},
+                 {"uptime_seconds", snapshot.uptime_seconds},
+                 {"startup_seconds", snapshot.startup_seconds},
+                 {"record_bytes", snapshot.record_bytes},
+                 {"shards", snapshot.shards.size()},
+                 {"blocks", totals.blocks.blocks},
+                 {"index_bytes", totals.blocks.index_bytes},
+                 {"namespaces", snapshot.namespaces},
+                 {"tiers", TierJson(snapshot, totals)},
+                 {"window_pool", WindowJson(snapshot, totals)},
+                 {"traffic", TrafficJson(totals)}};
+  status["recovery"] = {{"blocks", totals.recovery.blocks},
+                        {"regions_from_index", totals.recovery.regions_from_index},
+                        {"regions_from_trailer", totals.recovery.regions_from_trailer},
+                        {"regions_scanned", totals.recovery.regions_scanned},
+                        {"records_torn", totals.recovery.records_torn},
+                        {"bytes_read", totals.recovery.bytes_read}};
+  status["clients"] = {{"connections", totals.connections},
+                       {"operations", totals.operations},
+                       {"leases", totals.leases},
+                       {"leases_revoked", totals.leases_revoked},
+                       {"staging_bytes", snapshot.staging_bytes},
+                       {"list", connections}};
+  status["ledger"] = Json::object();
+  for (const auto& [name, value] : ledger) status["ledger"][name] = value;
+  status["meta_dropped_writes"] = snapshot.meta_dropped_writes;
+  return status.dump();
+}
+
+}  // namespace reprise::server
