@@ -109,8 +109,8 @@ absl::StatusOr<StoreCounters> CountersFromStatus(std::string_view json) {
     if (!status.contains(place) || !status[place].is_number_unsigned()) return std::nullopt;
     return status[place].get<uint64_t>();
   };
-  return StoreCounters{counter("/ssd/written_bytes"), counter("/ssd/read_bytes"),
-                       counter("/windows/peak_bytes")};
+  return StoreCounters{counter("/tiers/ssd/bytes_written"), counter("/tiers/ssd/bytes_read"),
+                       counter("/window_pool/peak_bytes")};
 }
 
 }  // namespace reprise

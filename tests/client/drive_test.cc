@@ -597,7 +597,7 @@ TEST(ReportTest, JsonHasTheFiguresOfSimulate) {
 
 TEST(ReportTest, CountersComeFromTheStatus) {
   const auto counters =
-      CountersFromStatus(R"({"ssd":{"written_bytes":7},"windows":{"peak_bytes":9}})");
+      CountersFromStatus(R"({"tiers":{"ssd":{"bytes_written":7}},"window_pool":{"peak_bytes":9}})");
   ASSERT_TRUE(counters.ok());
   EXPECT_EQ(counters->ssd_written_bytes, 7u);
   EXPECT_EQ(counters->ssd_read_bytes, std::nullopt);
@@ -620,12 +620,12 @@ TEST_F(DriveTest, AgentTraceAgainstMemory) {
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there";
   auto trace = OpenTrace(path, {.block_tokens = 64});
   ASSERT_TRUE(trace.ok());
-  options_.requests_max = 120;
+  options_.requests_max = 40;
   const auto figures = Run(trace->get());
   ASSERT_TRUE(figures.ok()) << figures.status();
   EXPECT_EQ(figures->wrong_bytes, 0u);
   EXPECT_TRUE(figures->errors.empty());
-  EXPECT_GT(figures->exact_hits, 80u);
+  EXPECT_GT(figures->exact_hits, 25u);
 }
 
 }  // namespace
