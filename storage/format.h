@@ -7,18 +7,20 @@
 #include "protocol/base/types.h"
 #include "protocol/record/record_layout.h"
 
-// The structs on disk, and nothing else. storage/FORMAT.md is the prose twin; tests/golden pins bytes.
+// The structs on disk, and nothing else. storage/FORMAT.md is the prose twin; tests/golden pins
+// bytes.
 //
 // A data directory holds: LOCK, superblock, shard-<n>.data (one per shard), meta/ (RocksDB).
-// A shard's file is cut into regions of equal size. A region: record slots, trailer entries, state page.
+// A shard's file is cut into regions of equal size. A region: record slots, trailer entries, state
+// page.
 namespace reprise::storage {
 
 inline constexpr uint64_t kSuperblockMagic = 0x5250555352504552;  // "REPRSUPR"
 inline constexpr uint64_t kRegionMagic = 0x4e4f494745525052;      // "RPREGION"
 inline constexpr uint32_t kStoreVersion = 1;
 
-// One 4 KiB page, written twice in the file `superblock`: at 0 and at 4,096. The valid copy with the
-// higher sequence counts.
+// One 4 KiB page, written twice in the file `superblock`: at 0 and at 4,096. The valid copy with
+// the higher sequence counts.
 struct Superblock {
   uint64_t magic = kSuperblockMagic;
   uint32_t version = kStoreVersion;
@@ -41,11 +43,17 @@ enum class RegionState : uint32_t {
   kSealed = 2,  // The trailer entries say what is in it.
 };
 
+enum RegionFlag : uint32_t {
+  // Tails of records were zeroed after sealing: the entries list records that are gone, so recovery
+  // compares them with the tails and seals the region anew.
+  kTailsErased = 1u << 0,
+};
+
 // The last page of a region. All zeros, or anything that fails its check in an erased region: free.
 struct RegionStatePage {
   uint64_t magic = kRegionMagic;
   uint32_t version = kStoreVersion;
-  uint32_t crc = 0;  // CRC32C of the struct without this field.
+  uint32_t crc = 0;         // CRC32C of the struct without this field.
   std::byte uuid[16] = {};  // The superblock's: a file copied in from elsewhere is refused.
   uint32_t shard = 0;
   uint32_t region = 0;
@@ -53,7 +61,7 @@ struct RegionStatePage {
   RegionState state = RegionState::kOpen;
   uint32_t entry_count = 0;
   uint32_t entries_crc = 0;  // CRC32C of the entries.
-  uint32_t reserved = 0;
+  uint32_t flags = 0;        // RegionFlag; a reader takes unknown ones for damage.
 };
 static_assert(sizeof(RegionStatePage) == 64);
 static_assert(offsetof(RegionStatePage, sequence) == 40);
@@ -97,8 +105,9 @@ struct RegionGeometry {
 constexpr RegionGeometry CutRegion(uint32_t record_bytes, uint64_t region_bytes) {
   RegionGeometry cut{.record_bytes = record_bytes, .region_bytes = region_bytes};
   uint64_t slots = region_bytes / record_bytes;
-  while (slots > 0 && slots * record_bytes + AlignUp(slots * sizeof(TrailerEntry), kPageBytes) +
-                              kPageBytes > region_bytes) {
+  while (slots > 0 &&
+         slots * record_bytes + AlignUp(slots * sizeof(TrailerEntry), kPageBytes) + kPageBytes >
+             region_bytes) {
     --slots;
   }
   cut.slots = static_cast<uint32_t>(slots);

@@ -20,28 +20,36 @@ namespace reprise::storage {
 //
 //   Free --open--> Open --full--> Sealing --> Sealed --victim--> Reclaiming --erased--> Free
 //
-// Opening a region writes its state page (kOpen); sealing writes the trailer entries and the state page
-// again (kSealed) and tells the MetaStore. Reclaiming reads the entries back, moves the few live blocks
-// that the listener calls hot to the open region, tells the listener of the others, waits for readers,
-// and erases. Regions are the only unit of eviction; nothing is updated in place but the state page and
-// the tails that Erase zeroes. storage/FORMAT.md is the format.
+// Opening a region writes its state page (kOpen); sealing writes the trailer entries and the state
+// page again (kSealed) and tells the MetaStore. Reclaiming reads the entries back, moves the few
+// live blocks that the listener calls hot to the open region, tells the listener of the others,
+// waits for readers, and erases. Regions are the only unit of eviction; nothing is updated in place
+// but the state page and the tails that Erase zeroes. storage/FORMAT.md is the format.
 //
 // It knows keys and places, not bytes or meaning: checking records is the caller's (BlockStore).
-// Confined to the shard's thread; every operation completes exactly once, never from inside the call.
+// Confined to the shard's thread; every operation completes exactly once, never from inside the
+// call.
 class RegionLog {
+  class Impl;
+
  public:
   // A place: region * slots per region + slot.
   using Location = uint32_t;
   static constexpr Location kNoLocation = UINT32_MAX;
+  // One that fills, one that is kept for re-insertion, one to reclaim.
+  static constexpr uint32_t kRegionsMin = 3;
+  // A reclaimed region must give back more than it takes.
+  static constexpr uint32_t kReinsertPercentMax = 50;
 
-  // What the log asks and tells its owner. Called from the log's completions, never from inside a call.
+  // What the log asks and tells its owner. Called from the log's completions, never from inside a
+  // call.
   class Listener {
    public:
     virtual ~Listener() = default;
     // Is this place still the one that the index names for the key?
     virtual bool IsLive(const BlockKey& key, Location location) = 0;
-    // Asked of live blocks in a region that is being reclaimed. At most `reinsert_max` of a region's
-    // slots are moved, in slot order.
+    // Asked of live blocks in a region that is being reclaimed. At most `reinsert_max` of a
+    // region's slots are moved, in slot order.
     virtual bool IsHot(const BlockKey& key) = 0;
     // The bytes are about to go: forget the place.
     virtual void OnReclaimed(const BlockKey& key, Location location) = 0;
@@ -56,23 +64,33 @@ class RegionLog {
     std::array<std::byte, 16> uuid{};
     uint32_t shard = 0;
     RegionGeometry geometry;
-    uint32_t region_count = 0;          // device size / region_bytes.
-    std::string eviction = "fifo";      // Of regions: fifo, lru or s3fifo.
-    uint32_t reinsert_percent_max = 10; // Of a reclaimed region's slots.
-    uint32_t free_regions_min = 2;      // Reclaim starts when fewer are free.
-    std::function<int64_t()> wall_ms;   // Wall clock, only written down. May be empty.
+    uint32_t region_count = 0;           // device size / region_bytes.
+    std::string eviction = "fifo";       // Of regions: fifo, lru or s3fifo.
+    uint32_t reinsert_percent_max = 10;  // Of a reclaimed region's slots.
+    uint32_t free_regions_min = 2;       // Reclaim starts when fewer are free.
+    std::function<int64_t()> wall_ms;    // Wall clock, only written down. May be empty.
+  };
+
+  // What the device sees of an operation.
+  template <typename Op>
+  struct Io : DeviceOp {
+    Impl* log = nullptr;
+    Op* op = nullptr;
+    uint32_t region = 0;
+    uint32_t slot = 0;
+    uint64_t ticket = 0;
+    bool needs_flag = false;
   };
 
   struct AppendOp : Completion {
-    ConstBytes record;    // Whole record, page-aligned, unchanged until done.
-    TrailerEntry entry;   // Its key, namespace, flags, ... as the trailer will say.
-    bool durable = false; // Done when synced, else when written.
+    ConstBytes record;                // Whole record, page-aligned, unchanged until done.
+    TrailerEntry entry;               // Its key, namespace, flags, ... as the trailer will say.
+    bool durable = false;             // Done when synced, else when written.
     Location location = kNoLocation;  // Set when result is 0.
     // result: 0, -ENOSPC when no region can be freed, or the device's -errno.
    private:
     friend class RegionLog;
-    DeviceOp io_;
-    RegionLog* log_ = nullptr;
+    Io<AppendOp> io_;
   };
 
   struct ReadOp : Completion {
@@ -80,51 +98,61 @@ class RegionLog {
     Bytes record;  // result: 0 or -errno. The caller checks the bytes.
    private:
     friend class RegionLog;
-    DeviceOp io_;
-    RegionLog* log_ = nullptr;
+    Io<ReadOp> io_;
   };
 
   // Done when everything appended before is durable. result: 0 or -errno.
-  struct SyncOp : Completion {};
-
-  struct EraseOp : Completion {
-    Location location = kNoLocation;  // Zeroes the record's tail and syncs: a scan cannot find it again.
+  struct SyncOp : Completion {
    private:
     friend class RegionLog;
-    DeviceOp io_;
-    RegionLog* log_ = nullptr;
+    uint64_t ticket_ = 0;
   };
 
-  explicit RegionLog(const Options& options);
-  ~RegionLog();  // REQUIRES: nothing in flight.
+  struct EraseOp : Completion {
+    // Zeroes the record's tail and syncs: no recovery can find it again. result: 0 or -errno.
+    Location location = kNoLocation;
 
-  // ---- Start -------------------------------------------------------------------------------------
+   private:
+    friend class RegionLog;
+    Io<EraseOp> io_;
+  };
+
+  // Says what is wrong with `options`, and what to do. To be asked before constructing.
+  static absl::Status Validate(const Options& options);
+  // REQUIRES: Validate(options) is ok.
+  explicit RegionLog(const Options& options);
+  ~RegionLog();  // REQUIRES: nothing in flight that the device will still complete.
+
+  // ---- Start
+  // -------------------------------------------------------------------------------------
   struct RecoveryStats {
     uint32_t regions_from_index = 0;    // Entries taken from the MetaStore's row.
     uint32_t regions_from_trailer = 0;  // Entries read from the region.
     uint32_t regions_scanned = 0;       // Open or damaged: record by record.
     uint32_t regions_free = 0;
-    uint32_t records_torn = 0;          // Of scanned regions: begun, but not whole.
+    uint32_t records_torn = 0;  // Of scanned regions: begun, but not whole.
     uint64_t blocks = 0;
     uint64_t bytes_read = 0;
   };
-  // Finds out what is on the device, before any other call. `rows` are the MetaStore's; `pump` makes
-  // the device progress (Ring::RunOnce) and is called until all is read. `found` is called for every
-  // record that may be loaded; where a key is found twice, the higher sequence comes last. Scanned
-  // regions are sealed with what they hold. Fails on a device error or a foreign region.
+  // Finds out what is on the device, before any other call. `rows` are the MetaStore's; `pump`
+  // makes the device progress (Ring::RunOnce) and is called until all is read. `found` is called
+  // for every record that may be loaded; where a key is found twice, the higher sequence comes
+  // last. Scanned regions are sealed with what they hold. Fails on a device error or a foreign
+  // region.
   absl::StatusOr<RecoveryStats> Recover(
       const std::vector<RegionRow>& rows, const std::function<absl::Status()>& pump,
       const std::function<void(const TrailerEntry&, Location)>& found);
 
-  // ---- Steady state ------------------------------------------------------------------------------
+  // ---- Steady state
+  // ------------------------------------------------------------------------------
   void Append(AppendOp* op);
   void Read(ReadOp* op);  // The region is not erased under it. REQUIRES: the place is live.
   void Sync(SyncOp* op);
   void Erase(EraseOp* op);
   // A hit, for region policies that care.
   void Touch(Location location);
-  // Starts what is due (reclaim, group sync). Called once per turn of the shard's loop; appends of one
-  // turn share a sync.
+  // Starts what is due (reclaim, group sync). Called once per turn of the shard's loop; appends of
+  // one turn share a sync.
   void Poll();
 
   bool idle() const;  // Nothing queued or in flight.
@@ -139,7 +167,6 @@ class RegionLog {
   const RegionGeometry& geometry() const;
 
  private:
-  class Impl;
   std::unique_ptr<Impl> impl_;
 };
 
