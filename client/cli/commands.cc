@@ -1,0 +1,64 @@
+#include "client/cli/commands.h"
+
+#include <cstdio>
+
+namespace reprise::cli {
+namespace {
+
+// Abseil's names, in the lower case that JSON consumers of ours see elsewhere.
+std::string CodeName(absl::StatusCode code) {
+  std::string name = absl::StatusCodeToString(code);
+  for (char& c : name) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return name;
+}
+
+void Print(std::FILE* to, const std::string& text) { std::fwrite(text.data(), 1, text.size(), to); }
+
+}  // namespace
+
+int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitOk;
+    case absl::StatusCode::kNotFound:
+      return kExitMiss;
+    case absl::StatusCode::kInvalidArgument:
+      return kExitUsage;
+    case absl::StatusCode::kUnavailable:
+      return kExitCannotConnect;
+    case absl::StatusCode::kDeadlineExceeded:
+      return kExitTimeout;
+    default:
+      return kExitServerError;
+  }
+}
+
+int Report(const Globals& globals, const absl::StatusOr<Result>& result) {
+  if (result.ok()) {
+    Print(stdout, globals.json ? result->json.dump(2) + "\n" : result->text);
+    return result->exit_code;
+  }
+  const int exit_code = ExitCodeOf(result.status());
+  if (globals.json) {
+    const Json error = {{"error",
+                         {{"code", CodeName(result.status().code())},
+                          {"message", Message(result.status())},
+                          {"exit_code", exit_code}}}};
+    Print(stdout, error.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+  Print(stderr, "reprise: " + Message(result.status()) + "\n");
+  return exit_code;
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Connect(const Globals& globals, const std::string& name) {
+  ClientOptions options;
+  options.address = globals.address;
+  options.name = name;
+  options.deadline_ns = globals.deadline_ns;
+  options.connect_timeout_ns = std::min(options.connect_timeout_ns, globals.deadline_ns);
+  return Client::Connect(options);
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,72 @@
+#include <poll.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "client/cli/commands.h"
+#include "client/cli/status_view.h"
+#include "protocol/base/units.h"
+
+namespace reprise::cli {
+namespace {
+
+absl::StatusOr<Json> ReadStatus(Client* client) {
+  RP_ASSIGN(const std::string text, client->StatusJson());
+  Json status = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!status.is_object()) return DataLoss("the daemon's status is not a JSON object");
+  return status;
+}
+
+absl::StatusOr<Result> RunStatus(const Globals& globals) {
+  RP_ASSIGN(const auto client, Connect(globals, "reprise status"));
+  RP_ASSIGN(const Json status, ReadStatus(client.get()));
+  return Result{.json = status, .text = ObjectText(status)};
+}
+
+struct TopOptions {
+  std::string interval = "1s";
+  bool once = false;
+};
+
+// Redraws until the daemon goes away or the person interrupts it; with --once, measures one
+// interval.
+absl::StatusOr<Result> RunTop(const Globals& globals, const TopOptions& options) {
+  RP_ASSIGN(const Nanos interval_ns, ParseDuration(options.interval));
+  if (interval_ns < 10 * kMillisecond || interval_ns > 3600 * kSecond) {
+    return InvalidArgument("--interval must lie between 10ms and 1h");
+  }
+  RP_ASSIGN(const auto client, Connect(globals, "reprise top"));
+  const SystemClock clock;
+  Instant before_at = clock.Now();
+  RP_ASSIGN(Json before, ReadStatus(client.get()));
+  while (true) {
+    poll(nullptr, 0, static_cast<int>(interval_ns / kMillisecond));
+    const Instant now_at = clock.Now();
+    RP_ASSIGN(Json now, ReadStatus(client.get()));
+    const double seconds = static_cast<double>(now_at - before_at) / static_cast<double>(kSecond);
+    const std::string text = RatesText(before, now, seconds);
+    if (options.once || globals.json) {
+      return Result{.json = RatesJson(before, now, seconds), .text = text};
+    }
+    std::fprintf(stdout, "\033[H\033[J%s  every %s\n\n%s", globals.address.c_str(),
+                 FormatDuration(interval_ns).c_str(), text.c_str());
+    std::fflush(stdout);
+    before = std::move(now);
+    before_at = now_at;
+  }
+}
+
+}  // namespace
+
+void AddStatus(CLI::App* app, Globals* globals) {
+  CLI::App* status = app->add_subcommand("status", "What the daemon holds and does");
+  OnRun(status, globals, [globals] { return RunStatus(*globals); });
+
+  CLI::App* top = app->add_subcommand("top", "Rates per tier, refreshed");
+  const auto options = std::make_shared<TopOptions>();
+  top->add_option("--interval", options->interval, "Time between two looks")->capture_default_str();
+  top->add_flag("--once", options->once, "Measure one interval, print it and end");
+  OnRun(top, globals, [globals, options] { return RunTop(*globals, *options); });
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,14 @@
+#include "client/cli/commands.h"
+
+namespace reprise::cli {
+
+void AddVerbs(CLI::App* app, Globals* globals) {
+  AddStatus(app, globals);
+  AddExplain(app, globals);
+  AddBlocks(app, globals);
+  AddAdmin(app, globals);
+  AddDoctor(app, globals);
+  AddCompletion(app);
+}
+
+}  // namespace reprise::cli
