@@ -49,7 +49,8 @@ enum RegionFlag : uint32_t {
   kTailsErased = 1u << 0,
 };
 
-// The last page of a region. All zeros, or anything that fails its check in an erased region: free.
+// The last page of a region. All zeros: the region is free. Anything else that fails its check is
+// damage, and the region is scanned.
 struct RegionStatePage {
   uint64_t magic = kRegionMagic;
   uint32_t version = kStoreVersion;
