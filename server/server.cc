@@ -5,6 +5,7 @@
 #include <csignal>
 #include <mutex>
 
+#include "protocol/base/units.h"
 #include "server/log.h"
 #include "server/status.h"
 #include "storage/rocks_meta_store.h"

@@ -10,9 +10,9 @@
 
 namespace reprise::storage {
 
-// The DRAM tier's memory: one memfd cut into record slots, followed by a table of one generation a slot.
-// Local clients map it read-only from the descriptor that they are passed. Allocated and touched once,
-// at start, and never grown.
+// The DRAM tier's memory: one memfd cut into record slots, followed by a table of one generation a
+// slot. Local clients map it read-only from the descriptor that they are passed. Allocated and
+// touched once, at start, and never grown.
 class Arena {
  public:
   struct Options {
@@ -58,7 +58,8 @@ class Arena {
   Pages pages_ = Pages::kSmall;
 };
 
-// A writable memfd of `bytes`, for a connection's staging slots: mapped here and passed to the client.
+// A writable memfd of `bytes`, for a connection's staging slots: mapped here and passed to the
+// client.
 class StagingArea {
  public:
   static absl::StatusOr<std::unique_ptr<StagingArea>> Create(uint32_t slot_bytes, uint32_t slots);

@@ -8,15 +8,16 @@
 
 namespace reprise::storage {
 
-// One transfer. Offset, length and address are multiples of 4 KiB. The caller owns the operation and the
-// bytes until `done` runs; result is the byte count (0 for sync and erase) or -errno. A short transfer
-// is completed by the device, so a non-negative result is always the whole length.
+// One transfer. Offset, length and address are multiples of 4 KiB. The caller owns the operation
+// and the bytes until `done` runs; result is the byte count (0 for sync and erase) or -errno. A
+// short transfer is completed by the device, so a non-negative result is always the whole length.
 struct DeviceOp : Completion {
   enum class Kind : uint8_t {
     kRead,
     kWrite,
     kSync,   // All writes completed before this was submitted are durable when it completes.
-    kErase,  // [offset, offset + erase_bytes) reads as zeros from now on; the medium may be trimmed.
+    kErase,  // [offset, offset + erase_bytes) reads as zeros from now on; the medium may be
+             // trimmed.
   };
   Kind kind = Kind::kRead;
   uint64_t offset = 0;

@@ -10,11 +10,12 @@
 
 namespace reprise::storage {
 
-// Small durable facts, off the data path: regions' contents (the durable index), namespaces, quotas, the
-// ledger. RocksMetaStore in the daemon (a thread of its own), MemoryMetaStore in tests and simulation.
+// Small durable facts, off the data path: regions' contents (the durable index), namespaces,
+// quotas, the ledger. RocksMetaStore in the daemon (a thread of its own), MemoryMetaStore in tests
+// and simulation.
 //
-// The store is a hint: what it says of a region is used only when its sequence equals the one in the
-// region itself, so a lost or older store costs a scan, never wrong bytes.
+// The store is a hint: what it says of a region is used only when its sequence equals the one in
+// the region itself, so a lost or older store costs a scan, never wrong bytes.
 struct RegionRow {
   uint32_t shard = 0;
   uint32_t region = 0;
@@ -24,16 +25,17 @@ struct RegionRow {
 
 struct NamespaceRow {
   Hash256 name_space;
-  std::string manifest;       // Canonical encoding; empty when only the hash is known.
-  uint64_t quota_bytes = 0;   // 0: none.
+  std::string manifest;      // Canonical encoding; empty when only the hash is known.
+  uint64_t quota_bytes = 0;  // 0: none.
 };
 
 class MetaStore {
  public:
   virtual ~MetaStore() = default;
 
-  // Written soon, in order; never blocks the caller, and may be called from any shard's thread. When the
-  // queue is full the write is dropped and counted: the row goes stale, and is rebuilt at the next start.
+  // Written soon, in order; never blocks the caller, and may be called from any shard's thread.
+  // When the queue is full the write is dropped and counted: the row goes stale, and is rebuilt at
+  // the next start.
   virtual void PutRegion(RegionRow row) = 0;
   virtual void DeleteRegion(uint32_t shard, uint32_t region) = 0;
   virtual void PutNamespace(NamespaceRow row) = 0;

@@ -13,12 +13,12 @@
 
 namespace reprise {
 
-// The door to the network. A shard sees connections only through it: SocketTransport (io_uring, Unix and
-// TCP sockets) in the daemon, SimTransport in tests/sim. RDMA verbs will be the third.
+// The door to the network. A shard sees connections only through it: SocketTransport (io_uring,
+// Unix and TCP sockets) in the daemon, SimTransport in tests/sim. RDMA verbs will be the third.
 //
 // Everything is asynchronous and belongs to one thread: operations are embedded in their owners,
-// complete through `done` (never from inside the call that started them), and complete exactly once,
-// also when the stream closes.
+// complete through `done` (never from inside the call that started them), and complete exactly
+// once, also when the stream closes.
 
 struct ReceiveOp : Completion {
   Bytes buffer;  // result: bytes received (1..buffer.size()), 0 when the peer closed, or -errno.
@@ -43,8 +43,8 @@ class Stream {
   virtual ~Stream() = default;
   virtual void Receive(ReceiveOp* op) = 0;
   virtual void Send(SendOp* op) = 0;
-  // Stops both directions: operations in flight complete soon, with 0 or an error. The owner destroys
-  // the stream after they did.
+  // Stops both directions: operations in flight complete soon, with 0 or an error. The owner
+  // destroys the stream after they did.
   virtual void Shutdown() = 0;
   // True when descriptors and memory can be shared with the peer (Unix socket).
   virtual bool local() const = 0;
