@@ -1,6 +1,5 @@
 #include "protocol/transport/listener.h"
 
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -9,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "protocol/base/check.h"
 #include "protocol/transport/socket_address.h"
