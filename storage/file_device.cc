@@ -16,6 +16,7 @@
 namespace reprise::storage {
 namespace {
 
+constexpr uint64_t kStatBlockBytes = 512;  // What st_blocks counts.
 constexpr uint64_t kZeroBytes = 1_MiB;
 // Never written to. Not const, so that it takes no room in the program's file.
 alignas(kPageBytes) constinit std::byte zeros[kZeroBytes] = {};
@@ -32,14 +33,21 @@ int Reserve(int fd, uint64_t bytes) {
   return 0;
 }
 
-absl::Status DiskFull(int fd, const FileDevice::Options& options, uint64_t held_bytes) {
-  struct statvfs disk {};
-  std::string free = "an unknown amount";
-  if (fstatvfs(fd, &disk) == 0) free = FormatBytes(uint64_t{disk.f_bavail} * disk.f_frsize);
+absl::Status DiskFull(const FileDevice::Options& options, uint64_t held_bytes,
+                      const std::string& free) {
   return ResourceExhausted("cannot reserve " + FormatBytes(options.size_bytes) + " for " +
                            options.path + ": the file system has " + free +
                            " free and the file holds " + FormatBytes(held_bytes) +
                            "; free some space, or configure a smaller SSD size");
+}
+
+// Asked before reserving, which would fill the disk up for everybody before it failed.
+absl::Status CheckSpace(int fd, const FileDevice::Options& options, uint64_t held_bytes) {
+  struct statvfs disk {};
+  if (fstatvfs(fd, &disk) != 0 || disk.f_blocks == 0) return absl::OkStatus();
+  const uint64_t free_bytes = uint64_t{disk.f_bavail} * disk.f_frsize;
+  if (options.size_bytes <= held_bytes + free_bytes) return absl::OkStatus();
+  return DiskFull(options, held_bytes, FormatBytes(free_bytes));
 }
 
 }  // namespace
@@ -89,6 +97,9 @@ absl::Status FileDevice::SetSize(const Options& options) {
   if (old_bytes > size_bytes_ && ftruncate(fd_, static_cast<off_t>(size_bytes_)) != 0) {
     return ErrnoStatus(errno, "cutting " + options.path + " to " + FormatBytes(size_bytes_));
   }
+  const uint64_t held_bytes =
+      std::min(size_bytes_, static_cast<uint64_t>(file.st_blocks) * kStatBlockBytes);
+  RP_TRY(CheckSpace(fd_, options, held_bytes));
   int error = Reserve(fd_, size_bytes_);
   if (error == EOPNOTSUPP) {
     remark_ += (remark_.empty() ? options.path + ": " : "; ") +
@@ -98,7 +109,7 @@ absl::Status FileDevice::SetSize(const Options& options) {
   if (error == 0) return absl::OkStatus();
   const absl::Status status =
       error == ENOSPC || error == EDQUOT || error == EFBIG
-          ? DiskFull(fd_, options, uint64_t(file.st_blocks) * 512)
+          ? DiskFull(options, held_bytes, "not enough")
           : ErrnoStatus(error, "reserving " + FormatBytes(size_bytes_) + " for " + options.path);
   // Give back what was reserved before the disk was full. The first error is the one to report.
   if (old_bytes < size_bytes_ && ftruncate(fd_, static_cast<off_t>(old_bytes)) != 0) return status;

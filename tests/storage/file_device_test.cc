@@ -165,10 +165,15 @@ TEST_F(FileDeviceTest, OpeningErrorsSayWhat) {
   EXPECT_THAT(open(path(), 0), testing::HasSubstr("multiple of 4096"));
   EXPECT_THAT(open(directory_ / "none/x", 4096), testing::HasSubstr("none/x"));
   EXPECT_NE(open(directory_.path(), 4096), "");
-  // More than any disk has.
-  const std::string full = open(path(), uint64_t{1} << 55);
-  EXPECT_THAT(full, testing::AllOf(testing::HasSubstr("cannot reserve"), testing::HasSubstr("free"),
-                                   testing::HasSubstr("smaller SSD size")));
+  // More than this disk has, and more than any. Nothing is reserved on the way.
+  for (const uint64_t bytes : {uint64_t{1} << 46, uint64_t{1} << 55}) {
+    const std::string full = open(path(), bytes);
+    struct stat file {};
+    EXPECT_TRUE(stat(path().c_str(), &file) != 0 || file.st_blocks == 0);
+    EXPECT_THAT(full,
+                testing::AllOf(testing::HasSubstr("cannot reserve"), testing::HasSubstr("free"),
+                               testing::HasSubstr("smaller SSD size")));
+  }
 }
 
 // The log over a real ring and file: fills, reclaims, restarts.
