@@ -36,7 +36,7 @@ class RingTest : public ::testing::Test {
 
   // Turns the ring until `op` is done.
   void Finish(Ring* ring, const Op& op, uint32_t calls = 1) {
-    for (int turn = 0; turn < 500 && op.calls < calls; ++turn) {
+    for (int turn = 0; turn < 5000 && op.calls < calls; ++turn) {
       const auto count = ring->RunOnce(10 * kMillisecond);
       ASSERT_TRUE(count.ok()) << count.status();
     }
