@@ -75,7 +75,7 @@ OWNERS = {
 }
 # System headers: C++ (no dot), C and Linux.
 SYSTEM = re.compile(r"^(\w+|(sys|netinet|arpa|linux|net)/\w+\.h|(fcntl|unistd|errno|signal|poll|netdb|pthread|"
-                    r"sched|time|getopt|termios|[a-z0-9]*intrin|cpuid|dirent|fnmatch|semaphore)\.h)$")
+                    r"sched|time|getopt|stddef|stdint|termios|[a-z0-9]*intrin|cpuid|dirent|fnmatch|semaphore)\.h)$")
 TESTS_ONLY = ("gtest/", "gmock/", "benchmark/")
 
 # `folder/file.cc` or `folder/file.cc Class::Function` between backquotes in a page.
@@ -126,7 +126,9 @@ class Tidy:
         self.error(path, number, f"<{header}> has no owner; name one in OWNERS of tests/tidy/tidy.py")
 
     def check_code(self, path, lines):
-        if path.suffix == ".h" and not any(line == "#pragma once" for line in lines[:30]):
+        # A header for C has a guard, which every compiler knows.
+        guard = r"#ifndef \w+_H_?$" if any('extern "C"' in line for line in lines) else r"#pragma once$"
+        if path.suffix == ".h" and not any(re.match(guard, line) for line in lines[:30]):
             self.error(path, 1, "begin a header with #pragma once")
         for number, line in enumerate(lines, 1):
             self.check_include(path, number, line)
