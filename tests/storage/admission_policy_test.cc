@@ -119,6 +119,29 @@ TEST(TinyLfu, AgingForgets) {
   EXPECT_TRUE(policy->Admit(Key(2)));
 }
 
+// Counts are exact enough to be forgotten on time: 2 becomes 1, and 15 becomes 0 in four steps,
+// with neighbours in the same words.
+TEST(TinyLfu, AgingForgetsEachKeyOnItsOwn) {
+  struct Case {
+    int sights;
+    int agings;
+  };
+  constexpr uint64_t kCapacity = 10'000;
+  for (const Case c : {Case{3, 1}, Case{9, 4}}) {
+    const auto policy = Make("tinylfu", kCapacity);
+    uint64_t records = 0;
+    for (int sight = 0; sight < c.sights; ++sight) {
+      for (uint64_t i = 0; i < kCapacity; ++i, ++records) policy->Record(Key(i));
+    }
+    const uint64_t sample = 10 * kCapacity;
+    const BlockKey filler = Key(1'000'000);
+    for (; records < sample * c.agings + 1; ++records) policy->Record(filler);
+    uint32_t admitted = 0;
+    for (uint64_t i = 0; i < kCapacity; ++i) admitted += policy->Admit(Key(i)) ? 1 : 0;
+    EXPECT_LT(admitted, kCapacity / 100) << c.sights << " sights, " << c.agings << " agings";
+  }
+}
+
 TEST(TinyLfu, ManyFirstSightsAgeSooner) {
   constexpr uint64_t kCapacity = 1000;
   const auto policy = Make("tinylfu", kCapacity);

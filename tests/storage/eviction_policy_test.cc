@@ -338,6 +338,16 @@ TEST(S3Fifo, TwoHitsMoveANewcomerToTheMainQueue) {
   EXPECT_THAT(Drain(policy.get()), ElementsAre(3, 5, 1));
 }
 
+TEST(S3Fifo, HitsInTheSmallQueueAreSpentByTheMove) {
+  const auto policy = Make("s3fifo", 10);
+  policy->Track(0, Key(0));
+  for (int hits = 0; hits < 3; ++hits) policy->Touch(0);
+  policy->Track(1, Key(1));
+  EXPECT_EQ(policy->Evict(), 1u);  // 0 moves to the main queue.
+  policy->Track(1, Key(1));        // So does 1, behind it.
+  EXPECT_THAT(Drain(policy.get()), ElementsAre(0, 1));
+}
+
 TEST(S3Fifo, WhatReturnsSoonGoesToTheMainQueue) {
   const auto policy = Make("s3fifo", 10);
   policy->Track(0, Key(100));
