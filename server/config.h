@@ -44,7 +44,7 @@ struct Config {
   struct Dram {
     uint64_t bytes = 1_GiB;
     bool huge_pages = true;
-    std::string eviction = "s3fifo";
+    std::string eviction = "lru";
     friend bool operator==(const Dram&, const Dram&) = default;
   } dram;
 

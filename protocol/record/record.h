@@ -9,7 +9,7 @@
 #include "protocol/record/record_layout.h"
 
 // The block record: the same bytes in every tier and on the wire. storage/FORMAT.md is the prose
-// twin of this header, and tests/golden/record.hex holds one.
+// twin of this header, and tests/golden/record_tail.hex holds a tail.
 namespace reprise {
 
 inline constexpr uint64_t kRecordMagic = 0x4b434f4c42525052;  // "RPRBLOCK" in a hexdump.
