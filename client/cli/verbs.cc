@@ -8,6 +8,7 @@ void AddVerbs(CLI::App* app, Globals* globals) {
   AddBlocks(app, globals);
   AddAdmin(app, globals);
   AddDoctor(app, globals);
+  AddDrive(app, globals);
   AddCompletion(app);
 }
 

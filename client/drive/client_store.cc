@@ -82,10 +82,9 @@ absl::StatusOr<std::unique_ptr<DriveStore>> ClientStoreMaker::Connect() {
   RP_ASSIGN(auto client, Client::Connect(options_));
   const uint32_t record_bytes = RecordBytesFor(manifest_.payload_bytes);
   if (client->record_bytes() != record_bytes) {
-    return FailedPrecondition("the daemon keeps records of " +
-                              std::to_string(client->record_bytes()) + " bytes (model " +
-                              client->model() + "), and these have " +
-                              std::to_string(record_bytes) + ": give --model the daemon's model");
+    return InvalidArgument("the daemon keeps records of " + std::to_string(client->record_bytes()) +
+                           " bytes (model " + client->model() + "), and these have " +
+                           std::to_string(record_bytes) + ": give --model the daemon's model");
   }
   RP_ASSIGN(const uint32_t namespace_id, client->OpenNamespace(manifest_));
   return std::unique_ptr<DriveStore>(

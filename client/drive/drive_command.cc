@@ -18,23 +18,37 @@ namespace {
 constexpr Nanos kDriveDeadline = 60 * kSecond;
 
 constexpr const char* kFooter =
-    "For each request of the trace: lookup, load of the blocks that hit (every byte is compared "
-    "with what\n"
-    "its block's hash derives), load of the window or a replay counted, put of the blocks that "
-    "were\n"
-    "missing, put of the window at the end of the prompt's last whole trace block.\n\n"
-    "hit_tokens are complete blocks of 128 tokens that were found and loaded, times 128; hit_rate "
-    "is\n"
-    "hit_tokens over input_tokens; hits_by_tier splits hit_tokens. A request is an exact hit "
-    "(blocks and\n"
-    "window), a replayed hit (blocks, no window; 128 tokens are replayed) or a miss (no block). "
-    "Output\n"
-    "tokens are not stored. Counters of the SSD are the daemon's: run drive alone for exact "
-    "figures. TTLs\n"
-    "of the daemon run by the clock, so use --speed trace to see what they do.\n\n"
-    "TRACE \"generated\" needs no file; \"generated:sessions=16,turns=12,seed=1,block=64,kinds=3,\n"
-    "system=6000,append=1200,output=350,think_ms=12000,fork_per_mille=40,pause_per_mille=30,\n"
-    "input_max=200000\" shows its options with their defaults.";
+    R"(For each request of the trace: lookup, load of the blocks that hit (every byte is compared with
+what its block's hash derives), load of the window or a replay counted, put of the blocks that
+were missing, put of the window at the end of the prompt's last whole trace block.
+
+hit_tokens are complete blocks of 128 tokens that were found and loaded, times 128; hit_rate is
+hit_tokens over input_tokens; hits_by_tier splits hit_tokens. A request is an exact hit (blocks
+and window), a replayed hit (blocks, no window; 128 tokens are replayed) or a miss (no block).
+Output tokens are not stored. Figures of the SSD and of the window pool's peak are the daemon's
+own: run drive alone on a fresh daemon for exact ones. TTLs of the daemon run by the clock, so
+use --speed trace to see what they do.
+
+TRACE "generated" needs no file; these are its options with their defaults:
+generated:sessions=16,turns=12,seed=1,block=64,kinds=3,system=6000,append=1200,output=350,
+think_ms=12000,fork_per_mille=40,pause_per_mille=30,input_max=200000)";
+
+// Writes to SSD go on after the puts were acknowledged: waits, within reason, for the counters to
+// stand.
+constexpr Nanos kSettlePause = 200 * kMillisecond;
+constexpr uint32_t kSettlePausesMax = 50;
+
+absl::StatusOr<StoreCounters> SettledCounters(DriveStore* store, const WaitingClock& clock) {
+  RP_ASSIGN(StoreCounters counters, store->Counters());
+  for (uint32_t i = 0; i < kSettlePausesMax; ++i) {
+    clock.Sleep(kSettlePause);
+    RP_ASSIGN(const StoreCounters later, store->Counters());
+    const bool stands = later.ssd_written_bytes == counters.ssd_written_bytes;
+    counters = later;
+    if (stands) break;
+  }
+  return counters;
+}
 
 class ProgressObserver final : public DriveObserver {
  public:
@@ -132,7 +146,10 @@ absl::StatusOr<double> ParseSpeed(const std::string& text) {
 }
 
 absl::StatusOr<cli::Result> RunDriveCommand(DriveCommand command, const cli::Globals& globals) {
-  RP_ASSIGN(const auto trace, OpenTrace(command.trace, command.trace_options));
+  const auto trace_or = OpenTrace(command.trace, command.trace_options);
+  if (!trace_or.ok())
+    return InvalidArgument(Message(trace_or.status()));  // The user's, whatever it was.
+  const std::unique_ptr<TraceReader>& trace = *trace_or;
   if (!command.write_trace.empty()) return WriteTrace(trace.get(), command);
   RP_ASSIGN(const Manifest manifest, DriveManifest(command.model, command.salt));
   RP_TRY(Resolve(manifest, &command));
@@ -143,15 +160,15 @@ absl::StatusOr<cli::Result> RunDriveCommand(DriveCommand command, const cli::Glo
   client.deadline_ns = globals.deadline_set ? globals.deadline_ns : kDriveDeadline;
   ClientStoreMaker stores(client, manifest);
   RP_ASSIGN(const auto status_store, stores.Connect());
-  RP_ASSIGN(const StoreCounters before, status_store->Counters());
   const SystemWaitingClock clock;
+  RP_ASSIGN(const StoreCounters before, SettledCounters(status_store.get(), clock));
   std::optional<ProgressObserver> observer(std::in_place, command.options.requests_max, clock);
   RP_ASSIGN(const DriveFigures figures,
             Drive(trace.get(), &stores, command.options, &clock, &*observer));
   observer.reset();  // Erases its line.
   // The daemon may have restarted on the way: a new connection.
   RP_ASSIGN(const auto last_store, stores.Connect());
-  RP_ASSIGN(const StoreCounters after, last_store->Counters());
+  RP_ASSIGN(const StoreCounters after, SettledCounters(last_store.get(), clock));
 
   cli::Result result;
   result.json = DriveJson(figures, before, after);
