@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/wire/control.pb.h"
 #include "protocol/wire/messages.h"
 
 namespace reprise {
@@ -11,6 +12,16 @@ namespace {
 uint32_t DeadlineMs(Nanos left_ns) {
   const Nanos share_ns = left_ns - left_ns / 16;
   return static_cast<uint32_t>(std::clamp<Nanos>(share_ns / kMillisecond, 1, UINT32_MAX));
+}
+
+// What a daemon says before it closes a connection that it will not go on with: a hello reply with
+// an error, whatever was asked.
+absl::Status RefusalOf(const Reply& reply) {
+  wire::HelloReply hello;
+  const bool parsed = hello.ParseFromArray(reply.body.data(), static_cast<int>(reply.body.size()));
+  const absl::Status status = StatusOf(reply.outcome(), "the daemon refused the connection");
+  if (!parsed || hello.error().empty()) return status;
+  return absl::Status(status.code(), "the daemon refused the connection: " + hello.error());
 }
 
 iovec PartOf(ConstBytes bytes) {
@@ -122,7 +133,11 @@ absl::StatusOr<Reply> Channel::Receive(size_t body_bytes_expected, Instant deadl
         DataLoss("a reply's frame header is damaged or not of this protocol; check that "
                  "the address is a reprised daemon"));
   }
-  if (absl::Status status = CheckReply(reply.header); !status.ok()) return Break(status);
+  const bool refusal = reply.header.opcode == static_cast<uint8_t>(wire::Opcode::kHello) &&
+                       reply.outcome() != Outcome::kOk && reply.header.data_bytes == 0;
+  if (absl::Status status = CheckReply(reply.header); !refusal && !status.ok()) {
+    return Break(status);
+  }
   const size_t frame_bytes = wire::kFrameHeaderBytes + size_t{reply.header.body_bytes};
   if (*received > frame_bytes) {
     return Break(DataLoss("a reply is followed by bytes that belong to no frame; connect again"));
@@ -134,6 +149,7 @@ absl::StatusOr<Reply> Channel::Receive(size_t body_bytes_expected, Instant deadl
   if (!wire::BodyMatches(reply.header, reply.body)) {
     return Break(DataLoss("a reply's body fails its checksum; connect again"));
   }
+  if (refusal) return Break(RefusalOf(reply));
   return reply;
 }
 

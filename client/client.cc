@@ -66,11 +66,6 @@ absl::Status Client::Impl::Hello(Instant deadline) {
   if (!ParseBody(reply.body, &hello)) {
     return channel.Break(DataLoss("the daemon's hello cannot be read; use the same release"));
   }
-  if (reply.outcome() != Outcome::kOk) {
-    const absl::Status status = StatusOf(reply.outcome(), "hello");
-    return channel.Break(
-        hello.error().empty() ? status : absl::Status(status.code(), "hello: " + hello.error()));
-  }
   if (absl::Status status = CheckHello(hello); !status.ok()) return channel.Break(status);
   channel.set_store_id(LoadLe<uint64_t>(hello.store_uuid().data()));
   if (!ask_local || !hello.local_memory()) return absl::OkStatus();

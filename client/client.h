@@ -32,8 +32,9 @@ class Lease {
   uint32_t size() const { return static_cast<uint32_t>(records_.size()); }
   // record_bytes long. REQUIRES: i < size().
   ConstBytes record(uint32_t i) const { return records_[i]; }
-  // Copies record i and then proves, by its slot's generation, that the bytes were the block's all
-  // along. kClosed when they were not (the lease was lost).
+  // Copies record i, or as much of its front as `out` holds, and then proves, by its slot's
+  // generation, that the bytes were the block's all along. kClosed when they were not (the lease
+  // was lost).
   Outcome CopyTo(uint32_t i, Bytes out) const;
   uint32_t from_ssd() const { return from_ssd_; }
   // Why the run of keys ended; kOk when every key was granted.

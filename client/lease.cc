@@ -25,8 +25,8 @@ Lease& Lease::operator=(Lease&& other) noexcept {
 Lease::~Lease() { Release(); }
 
 Outcome Lease::CopyTo(uint32_t i, Bytes out) const {
-  if (i >= records_.size() || out.size() < records_[i].size()) return Outcome::kInvalid;
-  std::memcpy(out.data(), records_[i].data(), records_[i].size());
+  if (i >= records_.size() || out.empty()) return Outcome::kInvalid;
+  std::memcpy(out.data(), records_[i].data(), std::min(out.size(), records_[i].size()));
   if (slots_.empty()) return Outcome::kOk;
   // The copy's loads must be done before the generation is read.
   std::atomic_thread_fence(std::memory_order_acquire);

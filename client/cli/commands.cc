@@ -1,6 +1,9 @@
 #include "client/cli/commands.h"
 
+#include <algorithm>
 #include <cstdio>
+
+#include "protocol/base/units.h"
 
 namespace reprise::cli {
 namespace {
@@ -17,6 +20,21 @@ std::string CodeName(absl::StatusCode code) {
 void Print(std::FILE* to, const std::string& text) { std::fwrite(text.data(), 1, text.size(), to); }
 
 }  // namespace
+
+void AddGlobals(CLI::App* app, Globals* globals) {
+  app->add_option("--address,--server", globals->address,
+                  "The daemon: unix:/path/to/socket or tcp:host:port")
+      ->envname("REPRISE_ADDRESS")
+      ->capture_default_str();
+  app->add_flag("--json", globals->json, "Print one JSON object, and nothing else, on stdout");
+  const auto set_deadline = [globals](const std::string& text) {
+    globals->deadline_ns = *ParseDuration(text);
+    globals->deadline_set = true;
+  };
+  app->add_option_function<std::string>("--deadline", set_deadline, "Give up after this long: 5s")
+      ->check([](const std::string& text) { return Message(ParseDuration(text).status()); })
+      ->type_name("DURATION");
+}
 
 int ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {

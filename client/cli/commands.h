@@ -34,6 +34,9 @@ struct Globals {
   int exit_code = kExitOk;
 };
 
+// Declares the options of Globals.
+void AddGlobals(CLI::App* app, Globals* globals);
+
 // What a verb answers: `json` is printed with --json, `text` (whole lines) without it.
 struct Result {
   Json json = Json::object();

@@ -2,6 +2,7 @@
 
 #include "client/cli/commands.h"
 #include "client/cli/inputs.h"
+#include "client/explanation_json.h"
 
 namespace reprise::cli {
 namespace {
@@ -23,18 +24,7 @@ absl::StatusOr<Result> RunExplain(const Globals& globals, const ExplainOptions& 
   RP_ASSIGN(const uint32_t id, OpenNamespace(client.get(), options.manifest));
   RP_ASSIGN(const Client::Explanation e, client->Explain(id, tokens));
   Result result;
-  result.json = {{"namespace", ToHex(client->name_space(id))},
-                 {"tokens", e.tokens},
-                 {"asked_blocks", e.asked_blocks},
-                 {"hit_blocks", e.hit_blocks},
-                 {"hit_tokens", uint64_t{e.hit_blocks} * kBlockTokens},
-                 {"tiers", e.tiers},
-                 {"reason", e.reason},
-                 {"detail", e.detail},
-                 {"block", e.block},
-                 {"block_index", e.block_index},
-                 {"window", e.window},
-                 {"differing_fields", e.differing_fields}};
+  result.json = Json::parse(ExplanationJson(e, client->name_space(id)), nullptr, false);
   result.text = "hit      " + std::to_string(e.hit_blocks) + " of " +
                 std::to_string(e.asked_blocks) + " blocks (" + std::to_string(e.tokens) +
                 " tokens asked)\n";

@@ -61,6 +61,8 @@ INSTANTIATE_TEST_SUITE_P(
                    "store behind this address changed"},
         FrameFault{"Trailing", &test::Faults::trailing_bytes, absl::StatusCode::kDataLoss,
                    "belong to no frame"},
+        FrameFault{"Refused", &test::Faults::refuse, absl::StatusCode::kFailedPrecondition,
+                   "the fake is told to refuse"},
         FrameFault{"Closed", &test::Faults::close_midway, absl::StatusCode::kUnavailable,
                    "closed the connection"}),
     [](const auto& fault) { return std::string(fault.param.name); });
@@ -184,6 +186,15 @@ TEST(ClientFaultTest, OutcomesOfTheDaemon) {
     EXPECT_TRUE(rig.client->Put(rig.id, views, wire::Durability::kRelaxed, outcomes).ok());
     EXPECT_THAT(outcomes, testing::Each(Outcome::kBusy)) << "shed with a clear code";
   }
+}
+
+TEST(ClientFaultTest, ARefusedHelloSaysWhy) {
+  FakeServer server;
+  server.faults().refuse = true;
+  server.faults().opcode = static_cast<uint8_t>(Opcode::kHello);
+  const auto status = Client::Connect({.address = server.address()}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(status), testing::HasSubstr("the fake is told to refuse"));
 }
 
 TEST(ClientFaultTest, AHelloThatLiesAboutTheArenaIsRefused) {

@@ -117,7 +117,11 @@ TEST_P(ClientTest, PutLookupAcquire) {
   }
   EXPECT_FALSE(Client::TokensMatch(lease.record(0), std::span(tokens_).subspan(128, 128)));
   EXPECT_EQ(lease.CopyTo(10, copy), Outcome::kInvalid);
-  EXPECT_EQ(lease.CopyTo(0, Bytes(copy).first(4096)), Outcome::kInvalid);
+  EXPECT_EQ(lease.CopyTo(0, {}), Outcome::kInvalid);
+  std::fill(copy.begin(), copy.end(), std::byte{0});
+  EXPECT_EQ(lease.CopyTo(0, Bytes(copy).first(4096)), Outcome::kOk);
+  EXPECT_TRUE(std::equal(copy.begin(), copy.begin() + 4096, records_[0].begin()));
+  EXPECT_EQ(copy[4096], std::byte{0});
 }
 
 TEST_P(ClientTest, AMissIsAShorterLease) {

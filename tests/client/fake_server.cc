@@ -195,9 +195,24 @@ bool FakeServer::Reply(const Request& request, Outcome outcome, std::string body
   return SendAll(frame.data(), frame.size()) && SendAll(data.data(), data.size());
 }
 
+// As the daemon does: a hello reply that says why, then the end of the connection.
+bool FakeServer::Refuse() {
+  wire::HelloReply reply;
+  reply.set_error("the fake is told to refuse");
+  const std::string body = reply.SerializeAsString();
+  wire::FrameHeader header{.opcode = static_cast<uint8_t>(wire::Opcode::kHello),
+                           .outcome = static_cast<uint8_t>(Outcome::kUnsupported),
+                           .flags = wire::kReply};
+  wire::SealFrame(&header, AsBytes(body));
+  SendAll(&header, sizeof(header));
+  SendAll(body.data(), body.size());
+  return false;
+}
+
 bool FakeServer::Handle(const Request& request) {
   ++requests;
   last_deadline_ms = request.header.deadline_ms;
+  if (faults_.refuse && faults_.opcode == request.header.opcode) return Refuse();
   if (faults_.outcome != 0 && faults_.opcode == request.header.opcode) {
     return Reply(request, static_cast<Outcome>(faults_.outcome.load()), "");
   }

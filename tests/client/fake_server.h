@@ -27,6 +27,7 @@ struct Faults {
   std::atomic<bool> no_reply{false};
   std::atomic<bool> close_midway{false};
   std::atomic<bool> trailing_bytes{false};
+  std::atomic<bool> refuse{false};  // A hello reply with an error, then the end.
   std::atomic<uint8_t> outcome{0};  // Instead of the true answer: this outcome, no body.
   // Strike in any reply.
   std::atomic<int> damage_record{-1};  // Get: flips a payload byte of record i.
@@ -91,6 +92,7 @@ class FakeServer {
   bool SendAll(const void* from, size_t bytes);
   bool Reply(const Request& request, Outcome outcome, std::string body, ConstBytes data = {},
              bool more = false, std::vector<int> fds = {});
+  bool Refuse();
   bool Handle(const Request& request);
   bool OnHello(const Request& request);
   bool OnOpenNamespace(const Request& request);

@@ -1,0 +1,289 @@
+/* The C interface of Reprise, a KV-cache store: libreprise.so.
+ *
+ * Handles are opaque. A client owns its leases: release them before rp_close.
+ *
+ * Bytes are a pointer and a length, never terminated. Text that goes in is UTF-8, pointer and
+ * length; text that comes out as `const char*` is terminated and lives as long as its function
+ * says.
+ *
+ * Functions return RP_OK or another rp_status; nothing is written to outputs on failure unless the
+ * function says otherwise. No exception crosses this border; running out of memory ends the
+ * process. rp_last_error tells a person what was wrong and what to do.
+ *
+ * A client, its leases and its staging slots belong to one thread at a time. Different clients are
+ * independent. Functions without a client may be called from anywhere.
+ *
+ * Every call ends by the client's deadline. After RP_UNAVAILABLE, RP_TIMEOUT or RP_DAMAGED the
+ * connection may be closed; then every call gives RP_UNAVAILABLE: close the client and connect
+ * again.
+ *
+ * A token is an int32_t >= 0; a block is 128 consecutive tokens, aligned at a multiple of 128.
+ * Partial blocks are never stored: functions that take tokens use the whole blocks of them. */
+#ifndef REPRISE_H_
+#define REPRISE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define RP_API __attribute__((visibility("default")))
+#else
+#define RP_API
+#endif
+
+#define RP_ABI_VERSION 1
+#define RP_BLOCK_TOKENS 128
+#define RP_KEY_BYTES 16
+#define RP_OPAQUE_KEY_BYTES_MAX 512
+
+/* Numbers are for ever. */
+typedef enum rp_status {
+  RP_OK = 0,
+  RP_NOT_FOUND = 1,   /* A miss. */
+  RP_INVALID = 2,     /* An argument, or the request as a whole, is wrong. */
+  RP_UNAVAILABLE = 3, /* No daemon there, or the connection ended. */
+  RP_TIMEOUT = 4,     /* The deadline passed first. */
+  RP_DAMAGED = 5,     /* A check failed on what the daemon sent or holds. */
+  RP_BUSY = 6,        /* A limit was reached: try again later. */
+  RP_REFUSED = 7,     /* Policy, quota, version or configuration: trying again does not help. */
+  RP_INTERNAL = 8     /* A defect, here or in the daemon. */
+} rp_status;
+
+/* What became of one record. Numbers are those of the protocol (PROTOCOL.md, "Outcomes"). */
+typedef uint8_t rp_outcome;
+enum {
+  RP_OUTCOME_OK = 0,
+  RP_OUTCOME_NOT_FOUND = 1,
+  RP_OUTCOME_BUSY = 2,
+  RP_OUTCOME_REJECTED = 3,
+  RP_OUTCOME_CORRUPT = 5,
+  RP_OUTCOME_EXISTS = 9,
+  RP_OUTCOME_PENDING = 10
+};
+
+/* Where a block's bytes are. */
+enum { RP_TIER_NONE = 0, RP_TIER_HBM = 1, RP_TIER_DRAM = 2, RP_TIER_SSD = 3, RP_TIER_SHARED = 4 };
+
+/* Whether a hit comes with its window (SWA state). */
+enum {
+  RP_WINDOW_NONE = 0,     /* Rebuild by replay. */
+  RP_WINDOW_BOUNDARY = 1, /* Found at the block boundary where the hit ends. */
+  RP_WINDOW_EXACT = 2     /* Found at window_index of the positions asked for. */
+};
+
+/* Why a hit stops. */
+enum { RP_STOP_NONE = 0, RP_STOP_NOT_STORED = 1, RP_STOP_PENDING = 2 };
+
+typedef struct rp_key {
+  uint8_t bytes[RP_KEY_BYTES]; /* The first half of a block's hash. */
+} rp_key;
+
+/* An exact prefix: its hash, cut to a key, and its length in tokens. */
+typedef struct rp_window_key {
+  rp_key prefix;
+  uint64_t position;
+} rp_window_key;
+
+typedef struct rp_client rp_client;
+typedef struct rp_lease rp_lease;
+
+/* "ok", "not_found", ...: never NULL, static. */
+RP_API const char* rp_status_name(rp_status status);
+RP_API const char* rp_outcome_name(rp_outcome outcome);
+/* RP_ABI_VERSION of the library; refuse to go on when it differs from the header's. */
+RP_API uint32_t rp_abi_version(void);
+
+/* ---- Connection
+ * ---------------------------------------------------------------------------------- */
+
+typedef struct rp_options {
+  uint32_t struct_bytes;  /* sizeof(rp_options). */
+  uint32_t staging_slots; /* Records that a local client can put without a copy. 0: 64. */
+  const char*
+      address; /* "unix:/path" or "tcp:host:port"; NULL: unix:./reprise-data/reprised.sock. */
+  size_t address_length;
+  const char* name; /* Shown by the daemon's status; NULL: "c". */
+  size_t name_length;
+  int64_t deadline_us;      /* Of each call, microseconds. 0: 5 s. */
+  int64_t spin_us;          /* Busy wait for a reply before sleeping. -1: none; 0: 50 us. */
+  uint32_t no_local_memory; /* 1: never map the daemon's memory. */
+  uint32_t verify_local;    /* 1: check payload checksums of records in local memory as well. */
+} rp_options;
+
+/* Connects and says hello. `options` may be NULL. On failure *client is NULL and *error_text, when
+ * error_text is not NULL, is what rp_last_error would say: static to the calling thread until its
+ * next call of rp_connect. */
+RP_API rp_status rp_connect(const rp_options* options, rp_client** client, const char** error_text);
+/* Ends the connection; the daemon takes back what it leased. `client` may be NULL. */
+RP_API void rp_close(rp_client* client);
+/* What the last failed call of this client was about. Until the next call on the client. */
+RP_API const char* rp_last_error(const rp_client* client);
+RP_API void rp_set_deadline(rp_client* client, int64_t deadline_us);
+
+typedef struct rp_facts {
+  uint32_t struct_bytes; /* In: sizeof(rp_facts). */
+  uint32_t record_bytes;
+  uint32_t payload_bytes_max;
+  uint32_t staging_slots;
+  uint32_t local; /* 1: records are read in place. */
+  uint32_t reserved;
+  const char* model;          /* Lives as long as the client. */
+  const char* server_version; /* Lives as long as the client. */
+} rp_facts;
+RP_API rp_status rp_get_facts(const rp_client* client, rp_facts* facts);
+
+/* ---- Manifest and namespace
+ * ------------------------------------------------------------------------ */
+
+/* Everything that must agree for bytes to mean the same. Either `preset` names a model and fills
+ * what follows from it, and the other fields refine it; or `preset` is NULL and the fields say it
+ * all. Text fields are pointer and length; NULL is empty, except with a preset, where NULL keeps
+ * the preset's. */
+typedef struct rp_text {
+  const char* data;
+  size_t length;
+} rp_text;
+typedef struct rp_manifest {
+  uint32_t struct_bytes; /* sizeof(rp_manifest). */
+  uint32_t opaque;       /* 0: blocks are named by token ids; 1: by keys that the engine chooses. */
+  rp_text preset;        /* "v4.1-flash", "nano". */
+  rp_text model_config;  /* SHA-256 (hex) of the model's config, or a name. */
+  rp_text weights_digest;
+  rp_text tokenizer_digest;
+  rp_text kv_formats;
+  rp_text kv_sources;
+  uint32_t payload_bytes; /* Bytes of payload in a block; 0 with a preset: the preset's. */
+  uint32_t reserved;
+  rp_text tenant_salt; /* Separates tenants that must not see each other's hits. */
+  rp_text adapter;     /* LoRA or adapter identity. */
+  rp_text engine;      /* Opaque kind: engine, version, layout fingerprint. */
+} rp_manifest;
+
+/* Fills `manifest` with zeros and its size, and the preset when `preset` is not NULL. The text must
+ * outlive the manifest. */
+RP_API rp_status rp_manifest_init(rp_manifest* manifest, const char* preset, size_t preset_length);
+
+/* A namespace on this connection: a small number for the calls below. Opening an equal manifest
+ * again gives the same number. namespace_hash: 32 bytes, or NULL. */
+RP_API rp_status rp_open_namespace(rp_client* client, const rp_manifest* manifest,
+                                   uint32_t* namespace_id, uint8_t* namespace_hash);
+
+/* ---- Keys
+ * ------------------------------------------------------------------------------------------- */
+
+/* The keys of the whole blocks of tokens[0, token_count), in order: each over its parent's hash and
+ * its own 128 ids. Writes at most key_capacity of them; *key_count is token_count / 128 always, so
+ * a call with capacity 0 (keys may be NULL) asks for the number. */
+RP_API rp_status rp_block_hashes(rp_client* client, uint32_t namespace_id, const int32_t* tokens,
+                                 size_t token_count, rp_key* keys, size_t key_capacity,
+                                 size_t* key_count);
+/* The key for opaque bytes: 1 to RP_OPAQUE_KEY_BYTES_MAX of them. */
+RP_API rp_status rp_opaque_key(rp_client* client, uint32_t namespace_id, const void* key,
+                               size_t key_length, rp_key* out);
+/* The window key of the exact prefix tokens[0, position); 0 < position <= token_count. */
+RP_API rp_status rp_prefix_window_key(rp_client* client, uint32_t namespace_id,
+                                      const int32_t* tokens, size_t token_count, uint64_t position,
+                                      rp_window_key* out);
+
+/* ---- Lookup
+ * ------------------------------------------------------------------------------------------- */
+
+typedef struct rp_verdict {
+  uint64_t hit_tokens;   /* hit_blocks * 128, or the exact position of the window that was found. */
+  uint32_t hit_blocks;   /* The leading run of the keys. */
+  uint32_t window_bytes; /* Of the snapshot found. */
+  uint32_t window_index; /* With RP_WINDOW_EXACT. */
+  uint8_t stop_reason;   /* RP_STOP_*. */
+  uint8_t window_state;  /* RP_WINDOW_*. */
+  uint8_t reserved[2];
+} rp_verdict;
+
+/* How much of the prefix the store holds. Pins nothing. windows: at most 16 exact positions beyond
+ * a block boundary; NULL with 0. tiers: key_count bytes for RP_TIER_* of each block that hit, or
+ * NULL. A miss is RP_OK with hit_blocks 0. */
+RP_API rp_status rp_lookup(rp_client* client, uint32_t namespace_id, const rp_key* keys,
+                           size_t key_count, const rp_window_key* windows, size_t window_count,
+                           rp_verdict* verdict, uint8_t* tiers);
+
+/* ---- Load
+ * --------------------------------------------------------------------------------------------- */
+
+/* The leading run of the keys that the store holds, kept in place until the lease is released. A
+ * miss is a shorter lease, RP_OK; rp_lease_stopped_by says why it ended. Release every lease that
+ * was given. */
+RP_API rp_status rp_acquire(rp_client* client, uint32_t namespace_id, const rp_key* keys,
+                            size_t key_count, rp_lease** lease);
+/* `lease` may be NULL. */
+RP_API void rp_lease_release(rp_lease* lease);
+RP_API uint32_t rp_lease_size(const rp_lease* lease);
+RP_API uint32_t rp_lease_from_ssd(const rp_lease* lease);
+RP_API rp_outcome rp_lease_stopped_by(const rp_lease* lease);
+/* Record `index` where it lies: payload, padding, header, tokens. Until the lease is released. NULL
+ * when index is out of range. */
+RP_API const void* rp_lease_record(const rp_lease* lease, uint32_t index, size_t* bytes);
+/* Its payload. */
+RP_API const void* rp_lease_payload(const rp_lease* lease, uint32_t index, size_t* bytes);
+/* Copies the payload, and then proves that the bytes were the block's all along. RP_UNAVAILABLE
+ * when the lease was lost (what was copied is worthless); RP_INVALID when `capacity` is too small.
+ */
+RP_API rp_status rp_lease_copy_payload(const rp_lease* lease, uint32_t index, void* out,
+                                       size_t capacity, size_t* bytes);
+/* 1 when record `index` holds exactly these 128 token ids. */
+RP_API int rp_lease_tokens_match(const rp_lease* lease, uint32_t index, const int32_t* tokens);
+
+/* ---- Put
+ * ---------------------------------------------------------------------------------------------- */
+
+enum { RP_PUT_DURABLE = 1, RP_PUT_REPLAY_DERIVED = 2 };
+
+/* Stores blocks [first_block, first_block + block_count) of the sequence tokens[0, token_count),
+ * which has at least (first_block + block_count) * 128 tokens. payloads: block_count pointers, each
+ * to payload_bytes of the manifest. Records are built, checksummed and sent; in staging memory when
+ * local. flags: RP_PUT_*. RP_PUT_DURABLE returns when the blocks are on SSD and synced. outcomes:
+ * block_count, written always. RP_OK when every outcome is RP_OUTCOME_OK or RP_OUTCOME_EXISTS or a
+ * refusal by the daemon: look at them. */
+RP_API rp_status rp_put(rp_client* client, uint32_t namespace_id, const int32_t* tokens,
+                        size_t token_count, uint32_t first_block, uint32_t block_count,
+                        const void* const* payloads, uint32_t flags, rp_outcome* outcomes);
+/* Stores one payload under an opaque key. */
+RP_API rp_status rp_put_opaque(rp_client* client, uint32_t namespace_id, const void* key,
+                               size_t key_length, const void* payload, size_t payload_length,
+                               uint32_t flags, rp_outcome* outcome);
+/* Local connections: memory that rp_put sends without a copy when payloads[i] is rp_staging of a slot
+ * below rp_facts.staging_slots. Fill it, then put it: a call of rp_put, rp_put_opaque or rp_window_put
+ * may overwrite slots that it does not name. NULL when there is none. */
+RP_API void* rp_staging(rp_client* client, uint32_t slot);
+
+/* ---- Windows
+ * ------------------------------------------------------------------------------------------ */
+
+/* A snapshot of window state, 1 byte to 64 MiB. session_id: only the newest few positions of a
+ * session are kept; 0: none. *outcome tells whether it was kept. */
+RP_API rp_status rp_window_put(rp_client* client, uint32_t namespace_id, const rp_window_key* key,
+                               uint64_t session_id, const void* snapshot, size_t snapshot_bytes,
+                               rp_outcome* outcome);
+/* Copies a snapshot out. *bytes is its size, also with RP_INVALID for a capacity that is too small.
+ * RP_NOT_FOUND: rebuild by replay. */
+RP_API rp_status rp_window_get(rp_client* client, uint32_t namespace_id, const rp_window_key* key,
+                               void* out, size_t capacity, size_t* bytes);
+
+/* ---- Administration
+ * ------------------------------------------------------------------------------------ */
+
+/* JSON texts; *json lives until the next call on the client. */
+RP_API rp_status rp_status_json(rp_client* client, const char** json, size_t* length);
+RP_API rp_status rp_explain_json(rp_client* client, uint32_t namespace_id, const int32_t* tokens,
+                                 size_t token_count, const char** json, size_t* length);
+/* Withdraws blocks from every tier. */
+RP_API rp_status rp_evict(rp_client* client, uint32_t namespace_id, const rp_key* keys,
+                          size_t key_count, uint64_t* evicted_blocks);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* REPRISE_H_ */
