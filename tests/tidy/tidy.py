@@ -75,7 +75,7 @@ OWNERS = {
 }
 # System headers: C++ (no dot), C and Linux.
 SYSTEM = re.compile(r"^(\w+|(sys|netinet|arpa|linux|net)/\w+\.h|(fcntl|unistd|errno|signal|poll|netdb|pthread|"
-                    r"sched|time|getopt|stddef|stdint|termios|[a-z0-9]*intrin|cpuid|dirent|fnmatch|semaphore)\.h)$")
+                    r"sched|time|getopt|stddef|stdint|stdio|stdlib|string|termios|[a-z0-9]*intrin|cpuid|dirent|fnmatch|semaphore)\.h)$")
 TESTS_ONLY = ("gtest/", "gmock/", "benchmark/")
 
 # `folder/file.cc` or `folder/file.cc Class::Function` between backquotes in a page.
