@@ -9,6 +9,7 @@ void AddVerbs(CLI::App* app, Globals* globals) {
   AddAdmin(app, globals);
   AddDoctor(app, globals);
   AddDrive(app, globals);
+  AddBench(app, globals);
   AddCompletion(app);
 }
 
