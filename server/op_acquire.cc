@@ -85,7 +85,7 @@ class GetOperation final : public Operation {
     if (finished_ || more_to_start || sent_ < started_) return;
     finished_ = true;
     std::string body;
-    wire::Append(&body, wire::GetReply{.first_index = next_key_});
+    wire::Append(&body, wire::GetReply{.first_index = given_});
     SendLast(stopped_by_, std::move(body));
   }
 
@@ -130,6 +130,7 @@ class GetOperation final : public Operation {
     }
     stopped_by_ = connection().closing() ? Outcome::kClosed : result.stopped_by;
     stopped_ = stopped_by_ != Outcome::kOk;
+    given_ += static_cast<uint32_t>(result.slots.size());
 
     auto frame = MakeFrame(Outcome::kOk);
     frame->header.flags |= wire::kMore;
@@ -166,6 +167,7 @@ class GetOperation final : public Operation {
   std::array<Chunk, 2> chunks_;
   uint32_t started_ = 0;  // Chunks.
   uint32_t sent_ = 0;     // Chunks handed to the connection, or dropped.
+  uint32_t given_ = 0;    // Records in them.
   bool advancing_ = false;
   bool stopped_ = false;
   bool finished_ = false;
