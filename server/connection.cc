@@ -103,6 +103,7 @@ void Connection::OnReceived(int32_t result) {
   receiving_.active = false;
   if (result <= 0 || closing_) {
     if (!closing_) Close(result == 0 ? "the client left" : "receiving failed");
+    LoseData();
     FinishClose();
     return;
   }
@@ -187,6 +188,7 @@ bool Connection::TakeBody() {
     return true;
   }
   if (body_filled_ == 0) {
+    if (buffered() == 0) return false;  // Reserves once, when the first byte is there.
     // The length passed the header's checksum and limit, so it may be allocated.
     if (!ReserveBody(header_.body_bytes)) {
       Refuse(Outcome::kBusy, "too many large requests at once; try again later");
@@ -196,7 +198,6 @@ bool Connection::TakeBody() {
     body_filled_ = buffered();
     std::memcpy(body_.data(), buffer_.get() + begin_, body_filled_);
     Consume(body_filled_);
-    if (body_filled_ == 0) return false;
   }
   if (body_filled_ < header_.body_bytes) return false;
   const std::vector<std::byte> body = std::move(body_);
@@ -356,7 +357,7 @@ void Connection::Close(std::string_view why) {
   shard_->timers().Cancel(&receive_timer_);
   shard_->timers().Cancel(&send_timer_);
   stream_->Shutdown();
-  if (sink_ != nullptr) std::exchange(sink_, nullptr)->OnDataLost();
+  LoseData();
   for (auto& [lease_id, lease] : leases_) {
     ++shard_->leases_revoked_;
     if (lease.window) shard_->ReleaseWindow(lease.window_shard, lease.window_handle);
@@ -365,6 +366,11 @@ void Connection::Close(std::string_view why) {
   leases_.clear();
   if (!sending_.active) DropQueue();  // Else in OnSent: frames end in their order.
   FinishClose();
+}
+
+// The sink's buffer is the kernel's as long as a receive is in flight.
+void Connection::LoseData() {
+  if (sink_ != nullptr && !receiving_.active) std::exchange(sink_, nullptr)->OnDataLost();
 }
 
 void Connection::DropQueue() {

@@ -130,6 +130,7 @@ class Connection {
   void ReceiveMore();
   void StartSend();
   void DropQueue();
+  void LoseData();
   void FinishClose();
   void ArmReceiveTimer();
   size_t buffered() const { return end_ - begin_; }

@@ -1,5 +1,6 @@
 // Status, evict and verify. (Explain has a file of its own.)
 #include <algorithm>
+#include <cerrno>
 
 #include "protocol/record/record.h"
 #include "protocol/wire/control.pb.h"
@@ -82,20 +83,50 @@ class StatusOperation final : public ControlOperation<StatusCall> {
 // ---- Evict
 // ----------------------------------------------------------------------------------------
 
+// Removes, and answers when no crash can undo it.
 struct EvictCall final : ShardCall {
   ControlOperation<EvictCall>* operation = nullptr;
   std::vector<BlockKey> keys;
   bool whole_namespace = false;
   uint16_t name_space = 0;
+  Instant deadline = 0;
   uint64_t evicted = 0;
+  Outcome outcome = Outcome::kOk;
 
   void Execute(Shard& owner) override {
     evicted =
         whole_namespace ? owner.blocks().RemoveNamespace(name_space) : owner.blocks().Remove(keys);
     if (whole_namespace) owner.windows().DropNamespace(name_space);
-    owner.Reply(this);
+    erased.call = this;
+    erased.done = [](Completion* self, int32_t) {
+      EvictCall* call = static_cast<Erased*>(self)->call;
+      if (self->result < 0) {
+        call->outcome = self->result == -ETIMEDOUT ? Outcome::kTimeout : Outcome::kIo;
+      }
+      call->target->timers().Cancel(&call->timer);
+      call->target->Reply(call);
+    };
+    timer.call = this;
+    timer.fire = [](Timer* self, Instant) {
+      EvictCall* call = static_cast<Deadline*>(self)->call;
+      call->target->blocks().CancelWaitErased(&call->erased);
+    };
+    owner.timers().Arm(&timer, deadline);
+    owner.blocks().WaitErased(&erased);
   }
   void Finished() override { operation->OnCall(); }
+
+ private:
+  struct Erased : Completion {
+    EvictCall* call = nullptr;
+  };
+  struct Deadline : Timer {
+    using Timer::Timer;
+    EvictCall* call = nullptr;
+  };
+
+  Erased erased;
+  Deadline timer;
 };
 
 class EvictOperation final : public ControlOperation<EvictCall> {
@@ -106,6 +137,7 @@ class EvictOperation final : public ControlOperation<EvictCall> {
     for (EvictCall& call : calls()) {
       call.whole_namespace = whole_namespace;
       call.name_space = name_space;
+      call.deadline = deadline();
     }
     for (const BlockKey& key : keys)
       calls()[ShardOf(key, shard().shard_count())].keys.push_back(key);
@@ -116,9 +148,22 @@ class EvictOperation final : public ControlOperation<EvictCall> {
   void Done() override {
     wire::ControlReply reply;
     uint64_t evicted = 0;
-    for (const EvictCall& call : calls()) evicted += call.evicted;
+    Outcome outcome = Outcome::kOk;
+    for (const EvictCall& call : calls()) {
+      evicted += call.evicted;
+      if (outcome == Outcome::kOk) outcome = call.outcome;
+    }
     reply.mutable_evict()->set_evicted_blocks(evicted);
-    SendLast(Outcome::kOk, reply.SerializeAsString());
+    if (outcome == Outcome::kTimeout) {
+      reply.set_error(
+          "the blocks are gone, but the SSD has not erased them before the deadline: a crash may "
+          "bring them back; evict again, with a longer deadline");
+    } else if (outcome == Outcome::kIo) {
+      reply.set_error(
+          "the blocks are gone, but the SSD failed to erase them: a crash may bring them back; "
+          "check the disk");
+    }
+    SendLast(outcome, reply.SerializeAsString());
   }
 };
 

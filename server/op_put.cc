@@ -62,9 +62,10 @@ class PutCall final : public ShardCall {
       for (Op& op : call->ops_) call->target->blocks().Cancel(&op);
     };
     owner.timers().Arm(&timer_, deadline_);
-    for (Op& op : ops_) {
-      op.done = [](Completion* self, int32_t) { static_cast<Op*>(self)->call->OnDone(); };
-      owner.blocks().Put(&op);
+    // Last to first: a chain's head is then newer than its tail, and outlives it.
+    for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
+      op->done = [](Completion* self, int32_t) { static_cast<Op*>(self)->call->OnDone(); };
+      owner.blocks().Put(&*op);
     }
   }
   void OnDone() {

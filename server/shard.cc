@@ -54,6 +54,7 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(const Options& options, Ser
     storage::RegionLog::Options log = options.log;
     log.listener = shard->blocks_->listener();
     log.shard = options.index;
+    RP_TRY(storage::RegionLog::Validate(log));
     shard->log_ = std::make_unique<storage::RegionLog>(log);
     shard->blocks_->AttachLog(shard->log_.get());
   }
@@ -84,6 +85,7 @@ absl::Status Shard::Recover(const std::vector<storage::RegionRow>& rows,
                   blocks_->Restore(entry, location,
                                    facts_->namespaces->Recovered(entry.name_space));
                 }));
+  blocks_->FinishRestore();
   return absl::OkStatus();
 }
 

@@ -49,7 +49,9 @@ BlockStore::~BlockStore() { RP_CHECK(idle()); }
 void BlockStore::Restore(const TrailerEntry& entry, RegionLog::Location location,
                          uint16_t name_space) {
   if (IndexEntry* known = index_.Find(entry.key); known != nullptr) {
+    superseded_.push_back(known->ssd_location);
     known->ssd_location = location;
+    known->flags = static_cast<uint8_t>(entry.flags & kRecordFlagsKnown);
     return;
   }
   ++ssd_blocks_;
@@ -61,28 +63,39 @@ void BlockStore::Restore(const TrailerEntry& entry, RegionLog::Location location
   ++NamespaceBlocks(name_space);
 }
 
+void BlockStore::FinishRestore() {
+  for (const RegionLog::Location location : superseded_) EraseOnSsd(location);
+  superseded_.clear();
+}
+
 // ---- Lookup
 // ---------------------------------------------------------------------------------------
 
-void BlockStore::Lookup(std::span<const BlockKey> keys, std::span<Residency> out) const {
+void BlockStore::Lookup(std::span<const BlockKey> keys, std::span<Residency> out,
+                        uint16_t name_space) const {
   RP_CHECK(keys.size() == out.size());
   const size_t warm = std::min<size_t>(keys.size(), kPrefetchAhead);
   for (size_t i = 0; i < warm; ++i) index_.Prefetch(keys[i]);
   for (size_t i = 0; i < keys.size(); ++i) {
     if (i + kPrefetchAhead < keys.size()) index_.Prefetch(keys[i + kPrefetchAhead]);
     const IndexEntry* entry = index_.Find(keys[i]);
-    if (entry == nullptr) {
-      out[i] = IsWaiting(keys[i]) ? Residency::kPending : Residency::kAbsent;
+    if (entry == nullptr || !IsOf(entry->name_space, name_space)) {
+      out[i] = IsWaiting(keys[i], name_space) ? Residency::kPending : Residency::kAbsent;
     } else {
       out[i] = entry->dram_slot != kNowhere ? Residency::kDram : Residency::kSsd;
     }
   }
 }
 
-bool BlockStore::IsWaiting(const BlockKey& key) const {
+IndexEntry* BlockStore::FindIn(const BlockKey& key, uint16_t name_space) {
+  IndexEntry* entry = index_.Find(key);
+  return entry != nullptr && IsOf(entry->name_space, name_space) ? entry : nullptr;
+}
+
+bool BlockStore::IsWaiting(const BlockKey& key, uint16_t name_space) const {
   for (const PutOp* op = waiting_puts_.front(); op != nullptr;
        op = static_cast<const PutOp*>(op->next)) {
-    if (op->key == key) return true;
+    if (op->key == key && IsOf(op->name_space_index, name_space)) return true;
   }
   return false;
 }
@@ -100,7 +113,12 @@ void BlockStore::Acquire(AcquireOp* op) {
   op->stopped = false;
   op->waiting = false;
   op->completed = false;
-  if (!Advance(op)) Enqueue(&waiting_acquires_, op);
+  if (Advance(op)) return;
+  if (waiting_count_ < options_.waiting_max) return Enqueue(&waiting_acquires_, op);
+  ++counts_.acquire_busy;
+  op->outcomes[op->next_key] = Outcome::kBusy;
+  op->stopped = true;
+  CompleteIfDone(op);
 }
 
 bool BlockStore::Advance(AcquireOp* op) {
@@ -124,7 +142,7 @@ bool BlockStore::Advance(AcquireOp* op) {
 }
 
 BlockStore::KeyStep BlockStore::AcquireKey(AcquireOp* op, uint32_t i) {
-  IndexEntry* entry = index_.Find(op->keys[i]);
+  IndexEntry* entry = FindIn(op->keys[i], op->name_space);
   if (entry == nullptr) {
     ++counts_.acquire_misses;
     return KeyStep::kStop;
@@ -171,7 +189,6 @@ BlockStore::KeyStep BlockStore::AcquireFromSsd(AcquireOp* op, uint32_t i, IndexE
 }
 
 void BlockStore::Grant(AcquireOp* op, uint32_t i, uint32_t slot) {
-  if (slots_->pins(slot) == 0) eviction_->Touch(Local(slot));
   PinSlot(slot);
   op->slots[i] = slot;
   op->outcomes[i] = Outcome::kOk;
@@ -181,6 +198,11 @@ void BlockStore::CompleteIfDone(AcquireOp* op) {
   const bool exhausted = op->stopped || op->next_key == op->keys.size();
   if (op->completed || op->waiting || op->pending > 0 || !exhausted) return;
   op->completed = true;
+  // Last to first, so that a prefix's head is used later than its tail and outlives it: without the
+  // head the tail cannot be hit.
+  for (size_t i = op->slots.size(); i > 0; --i) {
+    if (op->slots[i - 1] != kNowhere) eviction_->Touch(Local(op->slots[i - 1]));
+  }
   Complete(op);
 }
 
@@ -219,22 +241,23 @@ BlockStore::Load* BlockStore::FindLoad(const BlockKey& key) {
 void BlockStore::FinishLoad(Load* load, int32_t result) {
   Outcome outcome = Outcome::kIo;
   if (result == 0) outcome = VerifyRecord(load->record, load->key);
+  // Its tail may have been zeroed under the read: that says nothing about the disk.
+  if (load->removed) outcome = Outcome::kNotFound;
   std::erase(active_loads_, load);
   progress_ = true;
 
-  if (outcome == Outcome::kOk && !load->removed) {
+  if (outcome == Outcome::kOk) {
     PublishLoad(load);
   } else {
-    IndexEntry* entry = index_.Find(load->key);
-    const bool current = entry != nullptr && (entry->flags & kEntryLoading) != 0 && !load->removed;
-    if (outcome == Outcome::kIo) ++counts_.load_errors;
-    if (outcome != Outcome::kIo && outcome != Outcome::kOk) {
+    if (outcome == Outcome::kIo) {
+      ++counts_.load_errors;
+    } else if (outcome != Outcome::kNotFound) {
       ++counts_.failed_checks;
       outcome = Outcome::kCorrupt;
       if (options_.on_failed_check) options_.on_failed_check(load->key, load->location);
     }
-    if (outcome == Outcome::kOk) outcome = Outcome::kNotFound;  // Removed while it was read.
-    if (current) {
+    IndexEntry* entry = index_.Find(load->key);
+    if (!load->removed && entry != nullptr && (entry->flags & kEntryLoading) != 0) {
       entry->flags &= static_cast<uint8_t>(~kEntryLoading);
       if (entry->ssd_location == load->location) {
         Forget(entry, outcome == Outcome::kIo ? Departure::kIoError : Departure::kFailedCheck);
@@ -264,13 +287,16 @@ void BlockStore::PublishLoad(Load* load) {
                            .flags = load->flags});
     ++NamespaceBlocks(load->name_space);
   }
-  RP_CHECK(entry->dram_slot == kNowhere || entry->dram_slot == load->slot);
-  entry->dram_slot = load->slot;
   entry->flags &= static_cast<uint8_t>(~kEntryLoading);
-  slots_->set_key(load->slot, load->key);
-  eviction_->Track(Local(load->slot), load->key);
+  if (entry->dram_slot != kNowhere && entry->dram_slot != load->slot) {
+    slots_->Free(load->slot);  // Reclaimed, and put or read again meanwhile: one copy is enough.
+  } else {
+    entry->dram_slot = load->slot;
+    slots_->set_key(load->slot, load->key);
+    eviction_->Track(Local(load->slot), load->key);
+  }
   for (const Load::Waiter& waiter : load->waiters) {
-    Grant(waiter.op, waiter.key, load->slot);
+    Grant(waiter.op, waiter.key, entry->dram_slot);
     ++waiter.op->from_ssd;
     ++counts_.acquired_ssd;
   }
@@ -354,15 +380,20 @@ void BlockStore::DropDram(IndexEntry* entry) {
 }
 
 void BlockStore::Forget(IndexEntry* entry, Departure why) {
-  if ((entry->flags & kEntryLoading) != 0) FindLoad(entry->key)->removed = true;
+  GiveUpLoads(entry->key);
   departed_.Remember(entry->key, why);
   --NamespaceBlocks(entry->name_space);
   const RegionLog::Location location = entry->ssd_location;
   if (location != kNowhere) --ssd_blocks_;
   DropDram(entry);
   index_.Erase(entry);
-  const bool zero = why == Departure::kRemoved || why == Departure::kFailedCheck;
-  if (zero && location != kNowhere) EraseOnSsd(location);
+  if (location != kNowhere) EraseOnSsd(location);
+}
+
+void BlockStore::GiveUpLoads(const BlockKey& key) {
+  for (Load* load : active_loads_) {
+    if (load->key == key) load->removed = true;
+  }
 }
 
 // ---- RegionLog::Listener
@@ -403,6 +434,14 @@ void BlockStore::OnMoved(const BlockKey& key, RegionLog::Location from, RegionLo
   }
 }
 
+void BlockStore::OnRegionLost(RegionLog::Location first, uint32_t count) {
+  std::vector<IndexEntry> lost;
+  index_.ForEach([&](const IndexEntry& entry) {
+    if (entry.ssd_location != kNowhere && entry.ssd_location - first < count) lost.push_back(entry);
+  });
+  for (const IndexEntry& entry : lost) OnReclaimed(entry.key, entry.ssd_location);
+}
+
 // ---- Turn of the loop
 // -----------------------------------------------------------------------------
 
@@ -414,6 +453,9 @@ void BlockStore::Poll() {
       Retry(&waiting_puts_);
     }
     DrainAppendQueue();
+    if (!waiting_erased_.empty() && NothingToErase()) {
+      while (Completion* op = waiting_erased_.Pop()) done_.Push(op);
+    }
     if (log_ != nullptr) log_->Poll();
     FifoList<Completion> batch;
     std::swap(batch, done_);
@@ -424,7 +466,7 @@ void BlockStore::Poll() {
 bool BlockStore::idle() const {
   return active_loads_.empty() && free_appends_.size() == appends_.size() && waiting_count_ == 0 &&
          done_.empty() && erases_in_flight_ == 0 && syncs_in_flight_ == 0 &&
-         append_queue_size_ == 0;
+         append_queue_size_ == 0 && waiting_erased_.empty();
 }
 
 BlockStore::Stats BlockStore::stats() const {

@@ -39,6 +39,8 @@ namespace reprise::storage {
 // complete exactly once, never from inside the call.
 class BlockStore final : private RegionLog::Listener {
  public:
+  static constexpr uint16_t kAnyNamespace = UINT16_MAX;
+
   enum class SsdWrite : uint8_t {
     kThrough,  // Append at put, when admitted.
     kDemote,   // Append when evicted from DRAM, when admitted.
@@ -46,7 +48,7 @@ class BlockStore final : private RegionLog::Listener {
 
   struct Options {
     uint32_t record_bytes = 0;
-    std::string dram_eviction = "s3fifo";
+    std::string dram_eviction = "lru";
     std::string ssd_admission = "all";
     SsdWrite ssd_write = SsdWrite::kThrough;
     // An exact computation may replace a replay-derived block.
@@ -72,12 +74,17 @@ class BlockStore final : private RegionLog::Listener {
 
   // A block that recovery found on SSD. Later calls for the same key win.
   void Restore(const TrailerEntry& entry, RegionLog::Location location, uint16_t name_space);
+  // After the last of them: erases the older copies, so that none comes back when the newer is
+  // removed.
+  void FinishRestore();
 
   // ---- Lookup
   // ------------------------------------------------------------------------------------
   enum class Residency : uint8_t { kAbsent = 0, kPending = 1, kDram = 2, kSsd = 3 };
-  // Pins nothing, changes nothing. `out` is as long as `keys`.
-  void Lookup(std::span<const BlockKey> keys, std::span<Residency> out) const;
+  // Pins nothing, changes nothing. `out` is as long as `keys`. A block of another namespace is
+  // absent: who guesses a key must not learn that it is stored.
+  void Lookup(std::span<const BlockKey> keys, std::span<Residency> out,
+              uint16_t name_space = kAnyNamespace) const;
 
   // ---- Acquire
   // ----------------------------------------------------------------------------------- Pins the
@@ -86,6 +93,7 @@ class BlockStore final : private RegionLog::Listener {
   // it does not use. The arrays are the caller's and live until done.
   struct AcquireOp : Completion {
     std::span<const BlockKey> keys;
+    uint16_t name_space = kAnyNamespace;  // Keys of another are not found.
     std::span<uint32_t> slots;    // Out: pinned slot, or kNowhere.
     std::span<Outcome> outcomes;  // Out: kOk or why not; keys not tried say kNotFound.
     uint32_t from_ssd = 0;        // Out.
@@ -131,8 +139,13 @@ class BlockStore final : private RegionLog::Listener {
   // ---------------------------------------------------------------------------- Removes blocks
   // now: later lookups miss, leases in use stay valid, SSD tails are zeroed. Returns how many were
   // there.
-  uint64_t Remove(std::span<const BlockKey> keys);
+  uint64_t Remove(std::span<const BlockKey> keys, uint16_t name_space = kAnyNamespace);
   uint64_t RemoveNamespace(uint16_t name_space);
+  // Done when no crash can bring back what was removed before: it may lie in writes under way and
+  // in a region that is being reclaimed, too. result: 0, or -errno when an erase failed. May take
+  // for ever on a failing device.
+  void WaitErased(Completion* op);
+  void CancelWaitErased(Completion* op);  // Completes soon with -ETIMEDOUT, if it still waited.
   std::vector<BlockKey> Keys(uint16_t name_space, bool any_namespace) const;
   Departure WhyAbsent(const BlockKey& key) const { return departed_.Why(key); }
   const IndexEntry* Find(const BlockKey& key) const { return index_.Find(key); }
@@ -168,8 +181,11 @@ class BlockStore final : private RegionLog::Listener {
   bool IsHot(const BlockKey& key) override;
   void OnReclaimed(const BlockKey& key, RegionLog::Location location) override;
   void OnMoved(const BlockKey& key, RegionLog::Location from, RegionLog::Location to) override;
+  void OnRegionLost(RegionLog::Location first, uint32_t count) override;
 
-  bool IsWaiting(const BlockKey& key) const;  // A put of it waits for a slot.
+  // Null when there is none in that namespace.
+  IndexEntry* FindIn(const BlockKey& key, uint16_t name_space);
+  bool IsWaiting(const BlockKey& key, uint16_t name_space) const;  // A put of it waits for a slot.
 
   enum class Claim : uint8_t {
     kGot,
@@ -201,7 +217,7 @@ class BlockStore final : private RegionLog::Listener {
 
   Outcome CheckPut(PutOp* op);
   bool PutExisting(PutOp* op, IndexEntry* entry);
-  void StoreRecord(PutOp* op, uint32_t slot);
+  bool StoreRecord(PutOp* op, uint32_t slot);  // As Advance.
   bool MakeDurable(PutOp* op, IndexEntry* entry);
   void Finish(PutOp* op, Outcome outcome);
 
@@ -213,8 +229,11 @@ class BlockStore final : private RegionLog::Listener {
   void PinSlot(uint32_t slot);
   void UnpinSlot(uint32_t slot);
   void DropDram(IndexEntry* entry);  // The slot is freed, or orphaned while pinned.
-  // Erases the entry. `why` kRemoved and kFailedCheck also zero the tail on SSD.
+  // Erases the entry, and zeroes the tail on SSD: nothing is left that a recovery could find.
   void Forget(IndexEntry* entry, Departure why);
+  void GiveUpLoads(const BlockKey& key);  // What is being read must not come back.
+  bool NothingToErase() const;
+  void TellWaitErased(int32_t io_result);
   void EraseOnSsd(RegionLog::Location location);
   void Complete(Completion* op) { done_.Push(op); }
   uint32_t Local(uint32_t slot) const { return slot - slots_->first_slot(); }
@@ -242,7 +261,9 @@ class BlockStore final : private RegionLog::Listener {
   FifoList<AcquireOp> waiting_acquires_;
   FifoList<PutOp> waiting_puts_;
   uint32_t waiting_count_ = 0;
-  uint64_t ssd_blocks_ = 0;  // Entries with a place on SSD.
+  uint64_t ssd_blocks_ = 0;                      // Entries with a place on SSD.
+  std::vector<RegionLog::Location> superseded_;  // Found by recovery, and found again later.
+  FifoList<Completion> waiting_erased_;
   uint32_t erases_in_flight_ = 0;
   uint32_t syncs_in_flight_ = 0;
   bool progress_ = false;      // Something was freed since the last Retry.

@@ -72,7 +72,7 @@ Outcome BlockStore::CheckPut(PutOp* op) {
 bool BlockStore::Advance(PutOp* op) {
   if (IndexEntry* entry = index_.Find(op->key); entry != nullptr) return PutExisting(op, entry);
   if (op->stored) {  // Published by this operation, and removed again before it was durable.
-    Finish(op, Outcome::kClosed);
+    Finish(op, Outcome::kBusy);
     return true;
   }
   const uint64_t quota = options_.quota_blocks ? options_.quota_blocks(op->name_space_index) : 0;
@@ -92,11 +92,10 @@ bool BlockStore::Advance(PutOp* op) {
     case Claim::kGot:
       break;
   }
-  StoreRecord(op, slot);
-  return true;
+  return StoreRecord(op, slot);
 }
 
-void BlockStore::StoreRecord(PutOp* op, uint32_t slot) {
+bool BlockStore::StoreRecord(PutOp* op, uint32_t slot) {
   const RecordHeader header = HeaderOf(op->tail);
   const Bytes record = slots_->bytes(slot).first(options_.record_bytes);
   const Bytes body = record.first(record.size() - kRecordTailBytes);
@@ -106,7 +105,7 @@ void BlockStore::StoreRecord(PutOp* op, uint32_t slot) {
     slots_->Free(slot);
     ++counts_.puts_invalid;
     Finish(op, Outcome::kCorrupt);
-    return;
+    return true;
   }
   IndexEntry* entry =
       index_.Insert({.key = op->key,
@@ -120,10 +119,7 @@ void BlockStore::StoreRecord(PutOp* op, uint32_t slot) {
   ++counts_.puts_stored;
   op->stored = true;
 
-  if (op->durability == wire::Durability::kDurable) {
-    if (!MakeDurable(op, entry)) Enqueue(&waiting_puts_, op);
-    return;
-  }
+  if (op->durability == wire::Durability::kDurable) return MakeDurable(op, entry);
   if (log_ != nullptr && options_.ssd_write == SsdWrite::kThrough) {
     if (admission_->Admit(op->key)) {
       QueueAppend(entry);
@@ -132,13 +128,16 @@ void BlockStore::StoreRecord(PutOp* op, uint32_t slot) {
     }
   }
   Finish(op, Outcome::kOk);
+  return true;
 }
 
 bool BlockStore::PutExisting(PutOp* op, IndexEntry* entry) {
   const bool better =
       (entry->flags & kReplayDerived) != 0 && (HeaderOf(op->tail).flags & kReplayDerived) == 0;
   const bool at_rest = (entry->flags & (kEntryLoading | kEntryAppending)) == 0;
-  if (better && at_rest && !op->stored && options_.replace_replay_derived) {
+  // Checked here too, so that a damaged record does not cost the good one.
+  if (better && at_rest && !op->stored && options_.replace_replay_derived &&
+      Crc32c(RecordBody(op->record)) == HeaderOf(op->tail).payload_crc) {
     ++counts_.replaced;
     Forget(entry, Departure::kRemoved);
     return Advance(op);
@@ -212,6 +211,7 @@ void BlockStore::FinishAppend(Append* append, int32_t result) {
   } else if (result == 0) {
     EraseOnSsd(append->location);  // Removed while it was written.
   }
+  if (append->leftover != RegionLog::kNoLocation) EraseOnSsd(append->leftover);
   const uint32_t slot = append->slot;
   UnpinSlot(slot);
   if (current && append->drop_after && slots_->pins(slot) == 0) {
@@ -227,6 +227,7 @@ void BlockStore::FinishAppend(Append* append, int32_t result) {
     Finish(append->waiter, result == 0 ? good : OutcomeOf(result));
   }
   append->waiter = nullptr;
+  append->slot = kNowhere;
   free_appends_.push_back(append);
   progress_ = true;
 }
@@ -258,9 +259,10 @@ void BlockStore::EraseOnSsd(RegionLog::Location location) {
   auto* erase = new OwnedErase;  // Rare: an administrator's removal or a failed check.
   erase->location = location;
   erase->store = this;
-  erase->done = [](Completion* self, int32_t) {
+  erase->done = [](Completion* self, int32_t io_result) {
     auto* op = static_cast<OwnedErase*>(self);
     --op->store->erases_in_flight_;
+    if (io_result < 0) op->store->TellWaitErased(io_result);
     delete op;
   };
   ++erases_in_flight_;
@@ -273,7 +275,10 @@ void BlockStore::EraseOnSsd(RegionLog::Location location) {
 uint64_t BlockStore::Remove(std::span<const BlockKey> keys) {
   uint64_t removed = 0;
   for (const BlockKey& key : keys) {
-    if (IndexEntry* entry = index_.Find(key); entry != nullptr) {
+    IndexEntry* entry = index_.Find(key);
+    if (entry == nullptr) {
+      GiveUpLoads(key);  // Its region was reclaimed while it is read.
+    } else {
       Forget(entry, Departure::kRemoved);
       ++removed;
     }
@@ -281,7 +286,39 @@ uint64_t BlockStore::Remove(std::span<const BlockKey> keys) {
   return removed;
 }
 
+void BlockStore::WaitErased(Completion* op) {
+  op->result = 0;
+  waiting_erased_.Push(op);
+}
+
+void BlockStore::CancelWaitErased(Completion* op) {
+  FifoList<Completion> others;
+  while (Completion* item = waiting_erased_.Pop()) {
+    if (item == op) item->result = -ETIMEDOUT;
+    (item == op ? done_ : others).Push(item);
+  }
+  waiting_erased_ = others;
+}
+
+void BlockStore::TellWaitErased(int32_t io_result) {
+  for (Completion* op = waiting_erased_.front(); op != nullptr; op = op->next) {
+    op->result = io_result;
+  }
+}
+
+bool BlockStore::NothingToErase() const {
+  if (erases_in_flight_ > 0 || (log_ != nullptr && log_->OwesErase())) return false;
+  return std::none_of(appends_.begin(), appends_.end(), [this](const auto& append) {
+    if (append->slot == kNowhere) return false;  // Free.
+    const IndexEntry* entry = index_.Find(append->entry.key);
+    return entry == nullptr || entry->dram_slot != append->slot;
+  });
+}
+
 uint64_t BlockStore::RemoveNamespace(uint16_t name_space) {
+  for (Load* load : active_loads_) {
+    if (load->name_space == name_space) load->removed = true;
+  }
   return Remove(Keys(name_space, /*any_namespace=*/false));
 }
 

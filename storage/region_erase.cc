@@ -4,9 +4,10 @@
 #include "storage/region_log_impl.h"
 
 // Erasing single records. The tail is zeroed in place, so that a scan cannot find the record. Where
-// the region is sealed its entries still list the record, so its state page is marked kTailsErased,
-// once in the region's life: recovery then believes the tails and not the entries. Both are synced
-// before the erase is acknowledged.
+// the region is sealed its entries still list the record, so its state page is marked kTailsErased
+// before, once in the region's life: recovery then believes the tails and not the entries. The mark
+// is synced before a tail is touched, so that no crash leaves entries that list a record without
+// one; the tail is synced before the erase is acknowledged.
 namespace reprise::storage {
 
 void RegionLog::Impl::Erase(EraseOp* op) {
@@ -16,11 +17,20 @@ void RegionLog::Impl::Erase(EraseOp* op) {
   io.op = op;
   io.region = RegionOf(op->location);
   io.slot = SlotOf(op->location);
-  io.needs_flag = regions_[io.region].state != State::kOpen;
-  if (!io.needs_flag) {
-    RP_CHECK(open_ != nullptr && open_->region == io.region);
-    open_->entries()[io.slot].flags |= kEntryDead;
+  op->attempts_ = 0;
+  ++regions_[io.region].users;
+  ++in_flight_;
+  if (regions_[io.region].state != State::kOpen) {
+    waiting_mark_.Push(op);
+    return;
   }
+  RP_CHECK(open_ != nullptr && open_->region == io.region);
+  open_->entries()[io.slot].flags |= kEntryDead;
+  ZeroTail(op);
+}
+
+void RegionLog::Impl::ZeroTail(EraseOp* op) {
+  auto& io = op->io_;
   io.kind = DeviceOp::Kind::kWrite;
   io.offset = geometry_.SlotOffset(io.region, io.slot) + geometry_.record_bytes - kPageBytes;
   io.bytes = zero_page_.bytes();
@@ -28,19 +38,13 @@ void RegionLog::Impl::Erase(EraseOp* op) {
     auto* zeroed = static_cast<Io<EraseOp>*>(self);
     zeroed->log->OnTailZeroed(zeroed->op, result);
   };
-  ++regions_[io.region].users;
-  ++in_flight_;
   device_->Submit(&io);
 }
 
 void RegionLog::Impl::OnTailZeroed(EraseOp* op, int32_t result) {
   if (result < 0) return FinishErase(op, result);
   counts_.bytes_written += kPageBytes;
-  if (op->io_.needs_flag) {
-    waiting_mark_.Push(op);
-  } else {
-    next_sync_.erases.Push(op);
-  }
+  next_sync_.erases.Push(op);
 }
 
 // One page at a time: marks the region of the first erase that waits, for all that wait for it.
@@ -55,7 +59,7 @@ void RegionLog::Impl::MarkNextRegion() {
     if (region.state == State::kSealing) {
       later.Push(op);
     } else if (!sealed || region.tails_erased) {
-      next_sync_.erases.Push(op);
+      ZeroTail(op);
     } else if (chosen == UINT32_MAX || chosen == index) {
       chosen = index;
       current_mark_.Push(op);
@@ -83,23 +87,34 @@ void RegionLog::Impl::MarkNextRegion() {
 }
 
 void RegionLog::Impl::OnRegionMarked(int32_t result) {
+  if (result < 0) return OnMarkSynced(result);
+  counts_.bytes_written += kPageBytes;
+  mark_sync_.log = this;
+  mark_sync_.done = [](Completion* self, int32_t synced) {
+    static_cast<MarkSync*>(self)->log->OnMarkSynced(synced);
+  };
+  Sync(&mark_sync_);
+}
+
+void RegionLog::Impl::OnMarkSynced(int32_t result) {
   marking_ = false;
   FifoList<EraseOp> marked;
   std::swap(marked, current_mark_);
-  if (result >= 0) {
-    counts_.bytes_written += kPageBytes;
-    regions_[mark_io_.region].tails_erased = true;
-  }
+  if (result >= 0) regions_[mark_io_.region].tails_erased = true;
   while (EraseOp* op = marked.Pop()) {
     if (result < 0) {
       FinishErase(op, result);
     } else {
-      next_sync_.erases.Push(op);
+      ZeroTail(op);
     }
   }
 }
 
 void RegionLog::Impl::FinishErase(EraseOp* op, int32_t result) {
+  if (result < 0 && ++op->attempts_ < kEraseAttemptsMax) {
+    waiting_mark_.Push(op);
+    return;
+  }
   --in_flight_;
   Release(op->io_.region);
   op->result = std::min(result, 0);

@@ -63,6 +63,7 @@ void RegionLog::Erase(EraseOp* op) { impl_->Erase(op); }
 void RegionLog::Touch(Location location) { impl_->Touch(location); }
 void RegionLog::Poll() { impl_->Poll(); }
 bool RegionLog::idle() const { return impl_->idle(); }
+bool RegionLog::OwesErase() const { return impl_->OwesErase(); }
 RegionLog::Stats RegionLog::stats() const { return impl_->stats(); }
 const RegionGeometry& RegionLog::geometry() const { return impl_->geometry(); }
 
@@ -262,6 +263,7 @@ void RegionLog::Impl::OnOpeningPage(Trailer* trailer, int32_t result) {
 void RegionLog::Impl::Append(AppendOp* op) {
   RP_CHECK(op->done != nullptr && op->record.size() == geometry_.record_bytes);
   op->location = kNoLocation;
+  op->leftover = kNoLocation;
   op->io_.log = this;
   op->io_.op = op;
   Trailer* trailer = waiting_appends_.empty() ? UserTrailer() : nullptr;
@@ -285,7 +287,8 @@ void RegionLog::Impl::FailAppends(int32_t result) {
   appends_waiting_ = 0;
   while (AppendOp* op = waiting.Pop()) {
     ++counts_.append_errors;
-    FinishAppend(op, result);
+    op->result = result;
+    op->done(op, result);
   }
 }
 
@@ -339,7 +342,7 @@ void RegionLog::Impl::OnSlotWritten(AppendOp* op, int32_t result) {
 }
 
 void RegionLog::Impl::FinishAppend(AppendOp* op, int32_t result) {
-  if (result == 0) op->location = LocationOf(op->io_.region, op->io_.slot);
+  (result == 0 ? op->location : op->leftover) = LocationOf(op->io_.region, op->io_.slot);
   op->result = result;
   op->done(op, result);
 }

@@ -55,6 +55,9 @@ class RegionLog {
     virtual void OnReclaimed(const BlockKey& key, Location location) = 0;
     // The bytes are now at `to` as well, and `from` is about to go.
     virtual void OnMoved(const BlockKey& key, Location from, Location to) = 0;
+    // The places [first, first + count) are about to go, and not all of their keys could be read:
+    // forget whatever is still known to be there.
+    virtual void OnRegionLost(Location /*first*/, uint32_t /*count*/) {}
   };
 
   struct Options {
@@ -79,7 +82,6 @@ class RegionLog {
     uint32_t region = 0;
     uint32_t slot = 0;
     uint64_t ticket = 0;
-    bool needs_flag = false;
   };
 
   struct AppendOp : Completion {
@@ -87,6 +89,9 @@ class RegionLog {
     TrailerEntry entry;               // Its key, namespace, flags, ... as the trailer will say.
     bool durable = false;             // Done when synced, else when written.
     Location location = kNoLocation;  // Set when result is 0.
+    // Set when it failed after a write was begun: some of the record may be there, and a recovery
+    // could find it. The caller erases it.
+    Location leftover = kNoLocation;
     // result: 0, -ENOSPC when no region can be freed, or the device's -errno.
    private:
     friend class RegionLog;
@@ -109,12 +114,14 @@ class RegionLog {
   };
 
   struct EraseOp : Completion {
-    // Zeroes the record's tail and syncs: no recovery can find it again. result: 0 or -errno.
+    // Zeroes the record's tail and syncs: no recovery can find it again. Tried a few times when the
+    // device fails. result: 0 or -errno.
     Location location = kNoLocation;
 
    private:
     friend class RegionLog;
     Io<EraseOp> io_;
+    uint32_t attempts_ = 0;
   };
 
   // Says what is wrong with `options`, and what to do. To be asked before constructing.
@@ -156,6 +163,8 @@ class RegionLog {
   void Poll();
 
   bool idle() const;  // Nothing queued or in flight.
+  // Some region whose blocks were reclaimed is not erased yet: a crash may bring them back.
+  bool OwesErase() const;
 
   struct Stats {  // Counted from state or monotonic.
     uint32_t regions_free = 0, regions_open = 0, regions_sealed = 0, regions_reclaiming = 0;

@@ -29,6 +29,7 @@ class RegionLog::Impl {
   void Touch(Location location);
   void Poll();
   bool idle() const;
+  bool OwesErase() const;
   Stats stats() const;
   const RegionGeometry& geometry() const { return geometry_; }
 
@@ -45,6 +46,7 @@ class RegionLog::Impl {
   struct Region {
     State state = State::kDirty;
     bool trailer_written = false;  // The entries on the device are those of this life.
+    bool undead = false;           // Reclaimed, and the erase failed.
     bool tails_erased = false;     // The state page on the device has kTailsErased.
     uint32_t users = 0;            // Reads and erases of records in flight; hold back the erase.
     uint32_t entry_count = 0;
@@ -145,6 +147,7 @@ class RegionLog::Impl {
     uint32_t unwritten = 0;  // Moves that have started and have no slot yet.
     bool moved = false;
     bool was_sealed = false;
+    bool scanned = false;  // By tails, of which some may be unreadable.
     PageBuffer entries;
     Io<Reclaim> io;
     struct AfterMoves : SyncOp {
@@ -187,9 +190,11 @@ class RegionLog::Impl {
   void Track(uint32_t region);
 
   // ---- region_erase.cc
+  void ZeroTail(EraseOp* op);
   void OnTailZeroed(EraseOp* op, int32_t result);
   void MarkNextRegion();
   void OnRegionMarked(int32_t result);
+  void OnMarkSynced(int32_t result);
   void FinishErase(EraseOp* op, int32_t result);
 
   // ---- region_reclaim.cc
@@ -234,8 +239,11 @@ class RegionLog::Impl {
   PageBuffer zero_page_;
   PageBuffer mark_page_;
   Io<Impl> mark_io_;
+  struct MarkSync : SyncOp {
+    Impl* log = nullptr;
+  } mark_sync_;
   bool marking_ = false;
-  FifoList<EraseOp> waiting_mark_;  // Tails are zeroed; the region's state page must say so.
+  FifoList<EraseOp> waiting_mark_;  // Tails are to be zeroed; the region's state page must say so.
   FifoList<EraseOp> current_mark_;
 
   Reclaim reclaim_;

@@ -69,6 +69,7 @@ void RegionLog::Impl::ReadEntries() {
   const bool rounds_to_none = reclaim_.budget == 0 && options_.reinsert_percent_max > 0;
   if (rounds_to_none && geometry_.slots > 1) reclaim_.budget = 1;
   reclaim_.next_slot = 0;
+  reclaim_.scanned = false;
   reclaim_.entry_count = region.entry_count;
   reclaim_.io.kind = DeviceOp::Kind::kRead;
   reclaim_.io.offset = geometry_.RegionOffset(reclaim_.region) + geometry_.entries_offset;
@@ -95,6 +96,7 @@ void RegionLog::Impl::OnEntriesRead(int32_t result) {
     reclaim_scan_ = std::make_unique<RegionScan>(device_, geometry_, kMovesMax);
   }
   reclaim_.entry_count = geometry_.slots;
+  reclaim_.scanned = true;
   ++in_flight_;
   auto* slots = reinterpret_cast<TrailerEntry*>(reclaim_.entries.data());
   reclaim_scan_->Start(reclaim_.region, false, {slots, geometry_.slots},
@@ -127,6 +129,9 @@ void RegionLog::Impl::StepMoves() {
   }
   if (reclaim_.next_slot < reclaim_.entry_count || reclaim_.moves_busy > 0) return;
   reclaim_.budget = 0;
+  if (reclaim_.scanned) {
+    options_.listener->OnRegionLost(LocationOf(reclaim_.region, 0), geometry_.slots);
+  }
   if (!reclaim_.moved) {
     reclaim_.step = Reclaim::Step::kReaders;
     return EraseRegionIfUnused();
@@ -196,6 +201,7 @@ void RegionLog::Impl::WriteMove(Move* move) {
     return;
   }
   move->write.location = kNoLocation;
+  move->write.leftover = kNoLocation;
   move->write.io_.log = this;
   move->write.io_.op = &move->write;
   move->write.done = [](Completion* self, int32_t written) {
@@ -206,18 +212,16 @@ void RegionLog::Impl::WriteMove(Move* move) {
 }
 
 void RegionLog::Impl::OnMoveWritten(Move* move, int32_t result) {
+  reclaim_.moved = true;
   if (result < 0) {
     TellReclaimed(move->key, move->from);
-    return FinishMove(move);
-  }
-  reclaim_.moved = true;
-  if (options_.listener->IsLive(move->key, move->from)) {
+  } else if (options_.listener->IsLive(move->key, move->from)) {
     ++counts_.reinserted;
     options_.listener->OnMoved(move->key, move->from, move->write.location);
     return FinishMove(move);
   }
-  // Withdrawn while it moved: the copy must not be found by a later recovery.
-  move->undo.location = move->write.location;
+  // Failed, or withdrawn while it moved: the copy must not be found by a later recovery.
+  move->undo.location = result < 0 ? move->write.leftover : move->write.location;
   move->undo.done = [](Completion* self, int32_t) {
     Move* undone = static_cast<Move::Undo*>(self)->move;
     undone->log->FinishMove(undone);
@@ -276,6 +280,12 @@ void RegionLog::Impl::StepErase(int32_t result) {
   device_->Submit(&io);
 }
 
+bool RegionLog::Impl::OwesErase() const {
+  if (reclaim_.step != Reclaim::Step::kNone && reclaim_.was_sealed) return true;
+  return std::any_of(regions_.begin(), regions_.end(),
+                     [](const Region& region) { return region.undead; });
+}
+
 void RegionLog::Impl::FinishReclaim(int32_t result) {
   const uint32_t index = reclaim_.region;
   Region& region = regions_[index];
@@ -284,7 +294,8 @@ void RegionLog::Impl::FinishReclaim(int32_t result) {
     return;
   }
   reclaim_.step = Reclaim::Step::kNone;
-  region = {.users = region.users};
+  const bool undead = result < 0 && (reclaim_.was_sealed || region.undead);
+  region = {.undead = undead, .users = region.users};
   if (result < 0) {
     ++erase_failures_;
     reclaim_on_demand_ = true;
