@@ -119,11 +119,14 @@ class Program:
         begin = time.monotonic()
         while not ready():
             if self.process.poll() is not None:
-                raise Failed(f"{self.name} ended: {self.log.read_text(errors='replace')[-800:]}")
+                raise Failed(f"{self.name} ended: {self.last_words()}")
             if time.monotonic() - begin > timeout:
                 raise Failed(f"{self.name} was not ready after {timeout} s")
             time.sleep(0.002)
         return time.monotonic() - begin
+
+    def last_words(self):
+        return " / ".join(self.log.read_text(errors="replace").strip().splitlines()[-2:])
 
     def stop(self):
         if self.process.poll() is None:

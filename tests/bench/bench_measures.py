@@ -2,7 +2,7 @@
 machines share the host, so only neighbours can be compared."""
 import shutil
 
-from bench_machine import Daemon, Fio, Memcached, Redis, json_of
+from bench_machine import Daemon, Fio, Memcached, Missing, Redis, json_of
 from bench_report import Measure, Series, best, ratio_of_pairs
 
 DEPTHS = (1, 4, 16)
@@ -35,6 +35,16 @@ class Run:
     def close(self):
         while self.open:
             self.drop(self.open[-1])
+
+    def peer_server(self, kind, measure):
+        """The server with its values, or None, and the measure says that it is missing."""
+        try:
+            server = self.keep(kind(self.folder))
+        except Missing as missing:
+            measure.notes.append(str(missing))
+            return None
+        self.peer(kind.__name__.lower(), "fill", server.addresses["tcp"])
+        return server
 
     def daemon(self, name, dram, ssd, model="v4.1-flash"):
         return self.keep(Daemon(self.bin_dir, self.folder, name, model, dram, ssd))
@@ -124,9 +134,7 @@ def dram(run, measures):
     daemon = run.daemon("dram", "512MiB", "0B")
     daemon.start()
     lease.notes.append(f"arena pages: {daemon.status()['tiers']['dram']['pages']}")
-    redis = run.keep(Redis(run.folder)) if lease in run.wanted else None
-    if redis:
-        run.peer("redis", "fill", redis.addresses["unix"])
+    redis = run.peer_server(Redis, lease) if lease in run.wanted else None
     yardsticks = {f"redis unix depth {depth}": Series("records/s") for depth in DEPTHS}
     lease.ours, copy.ours = Series("records/s"), Series("B/s")
     copied, ratios = Series("B/s"), Series("x")
@@ -160,11 +168,10 @@ def fill_in_best(measure, yardsticks):
 
 def tcp(run, measures):
     measure = measures["tcp_get"]
-    peers = {"redis": run.keep(Redis(run.folder)), "memcached": run.keep(Memcached(run.folder))}
+    peers = {"redis": run.peer_server(Redis, measure), "memcached": run.peer_server(Memcached, measure)}
+    peers = {name: server for name, server in peers.items() if server}
     daemon = run.daemon("tcp", "512MiB", "0B")
     daemon.start()
-    for name, peer in peers.items():
-        run.peer(name, "fill", peer.addresses["tcp"])
     measure.ours = Series("B/s")
     one = Series("B/s")
     yardsticks = {f"{name} tcp depth {depth}": Series("B/s") for name in peers for depth in DEPTHS}
@@ -180,7 +187,8 @@ def tcp(run, measures):
                 got = run.peer(name, "get", peer.addresses["tcp"], depth, run.seconds / 2)
                 yardsticks[f"{name} tcp depth {depth}"].add(got["bytes_per_second"])
     measure.yardsticks = yardsticks
-    fill_in_best(measure, yardsticks)
+    if peers:
+        fill_in_best(measure, yardsticks)
     measure.notes.append(f"ours one record a request: {one.text()}")
     for thing in (daemon, *peers.values()):
         run.drop(thing)
