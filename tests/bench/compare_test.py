@@ -71,6 +71,17 @@ class Programs(unittest.TestCase):
         with self.assertRaisesRegex(bench_machine.Failed, "exit 3: went wrong"):
             bench_machine.output_of(["sh", "-c", "echo went wrong >&2; exit 3"])
 
+    def test_a_missing_peer_costs_its_own_measure_only(self):
+        class Absent:
+            def __init__(self, folder):
+                raise bench_machine.Missing("it is not installed: apt-get install it")
+
+        run = bench_measures.Run(None, None, True, lambda text: None)
+        measure = Measure("dram_lease")
+        self.assertIsNone(run.peer_server(Absent, measure))
+        self.assertEqual(measure.notes, ["it is not installed: apt-get install it"])
+        self.assertEqual(run.open, [])
+
     def test_turns_alternate(self):
         order = []
         run = bench_measures.Run(None, None, True, lambda text: None)
