@@ -2,9 +2,10 @@
 
 namespace reprise::server {
 
-void AcquireCall::Prepare(std::span<const BlockKey> keys, Instant deadline,
+void AcquireCall::Prepare(std::span<const BlockKey> keys, uint16_t name_space, Instant deadline,
                           void (*finished)(void* context), void* context) {
   keys_ = keys;
+  op_.name_space = name_space;
   slots_.resize(keys.size());
   outcomes_.resize(keys.size());
   deadline_ = deadline;
@@ -31,8 +32,8 @@ void AcquireCall::Execute(Shard& owner) {
   owner.blocks().Acquire(&op_);
 }
 
-void AcquireRun::Start(Shard* shard, ConstBytes keys, uint32_t key_count, Instant deadline,
-                       void (*finished)(void* context), void* context) {
+void AcquireRun::Start(Shard* shard, ConstBytes keys, uint32_t key_count, uint16_t name_space,
+                       Instant deadline, void (*finished)(void* context), void* context) {
   shard_ = shard;
   key_count_ = key_count;
   finished_ = finished;
@@ -45,8 +46,8 @@ void AcquireRun::Start(Shard* shard, ConstBytes keys, uint32_t key_count, Instan
     if (deal_->keys(i).empty()) continue;
     if (calls_[i] == nullptr) calls_[i] = std::make_unique<AcquireCall>();
     calls_[i]->Prepare(
-        deal_->keys(i), deadline, [](void* self) { static_cast<AcquireRun*>(self)->OnCall(); },
-        this);
+        deal_->keys(i), name_space, deadline,
+        [](void* self) { static_cast<AcquireRun*>(self)->OnCall(); }, this);
     ++pending_;
     shard->Call(i, calls_[i].get());
   }

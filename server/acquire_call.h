@@ -14,8 +14,8 @@ namespace reprise::server {
 class AcquireCall final : public ShardCall {
  public:
   // `finished` runs on the origin's thread.
-  void Prepare(std::span<const BlockKey> keys, Instant deadline, void (*finished)(void* context),
-               void* context);
+  void Prepare(std::span<const BlockKey> keys, uint16_t name_space, Instant deadline,
+               void (*finished)(void* context), void* context);
 
   const std::vector<uint32_t>& slots() const { return slots_; }
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
@@ -54,9 +54,10 @@ class AcquireRun {
     uint32_t from_ssd = 0;
   };
 
-  // `finished(context)` once, maybe before Start returns. `keys` is copied.
-  void Start(Shard* shard, ConstBytes keys, uint32_t key_count, Instant deadline,
-             void (*finished)(void* context), void* context);
+  // `finished(context)` once, maybe before Start returns. `keys` is copied; those of another
+  // namespace are not found.
+  void Start(Shard* shard, ConstBytes keys, uint32_t key_count, uint16_t name_space,
+             Instant deadline, void (*finished)(void* context), void* context);
   Result& result() { return result_; }
 
  private:

@@ -14,9 +14,10 @@ class LookupRun {
  public:
   using Residency = storage::BlockStore::Residency;
 
-  // `finished(context)` once, maybe before Start returns. `keys` (BlockKey[key_count]) is copied.
-  void Start(Shard* shard, ConstBytes keys, uint32_t key_count, void (*finished)(void* context),
-             void* context);
+  // `finished(context)` once, maybe before Start returns. `keys` (BlockKey[key_count]) is copied;
+  // those of another namespace than `name_space` (or kAnyNamespace) are absent.
+  void Start(Shard* shard, ConstBytes keys, uint32_t key_count, uint16_t name_space,
+             void (*finished)(void* context), void* context);
 
   // After it finished, once: calls visit(residency) for each key in order, until it returns false.
   template <typename Visit>
@@ -31,11 +32,12 @@ class LookupRun {
   struct Call final : ShardCall {
     LookupRun* run_of = nullptr;
     std::span<const BlockKey> keys;
+    uint16_t name_space = 0;
     std::vector<Residency> residency;
 
     void Execute(Shard& owner) override {
       residency.resize(keys.size());
-      owner.blocks().Lookup(keys, residency);
+      owner.blocks().Lookup(keys, residency, name_space);
       owner.Reply(this);
     }
     void Finished() override { run_of->OnCall(); }
@@ -53,7 +55,7 @@ class LookupRun {
   void* context_ = nullptr;
 };
 
-inline void LookupRun::Start(Shard* shard, ConstBytes keys, uint32_t key_count,
+inline void LookupRun::Start(Shard* shard, ConstBytes keys, uint32_t key_count, uint16_t name_space,
                              void (*finished)(void* context), void* context) {
   key_count_ = key_count;
   finished_ = finished;
@@ -65,6 +67,7 @@ inline void LookupRun::Start(Shard* shard, ConstBytes keys, uint32_t key_count,
     if (deal_->keys(i).empty()) continue;
     calls_[i].run_of = this;
     calls_[i].keys = deal_->keys(i);
+    calls_[i].name_space = name_space;
     ++pending_;
     shard->Call(i, &calls_[i]);
   }

@@ -28,9 +28,9 @@ class AcquireOperation final : public Operation {
   AcquireOperation(Connection* connection, const wire::FrameHeader& request)
       : Operation(connection, request) {}
 
-  void Start(const wire::KeysView& view) {
+  void Start(const wire::KeysView& view, uint16_t name_space) {
     run_.Start(
-        &shard(), view.keys, view.fixed.key_count, deadline(),
+        &shard(), view.keys, view.fixed.key_count, name_space, deadline(),
         [](void* self) { static_cast<AcquireOperation*>(self)->OnAcquired(); }, this);
   }
 
@@ -67,8 +67,10 @@ class AcquireOperation final : public Operation {
 // is a reply with kMore; the last reply carries no records, only why the run ended.
 class GetOperation final : public Operation {
  public:
-  GetOperation(Connection* connection, const wire::FrameHeader& request, const wire::KeysView& view)
+  GetOperation(Connection* connection, const wire::FrameHeader& request, const wire::KeysView& view,
+               uint16_t name_space)
       : Operation(connection, request),
+        name_space_(name_space),
         keys_(view.keys.begin(), view.keys.end()),
         key_count_(view.fixed.key_count) {
     for (Chunk& chunk : chunks_) chunk.operation = this;
@@ -109,7 +111,7 @@ class GetOperation final : public Operation {
     const ConstBytes keys =
         ConstBytes(keys_).subspan(chunk.first_key * sizeof(BlockKey), count * sizeof(BlockKey));
     chunk.run.Start(
-        &shard(), keys, count, deadline(),
+        &shard(), keys, count, name_space_, deadline(),
         [](void* self) {
           auto* ready = static_cast<Chunk*>(self);
           ready->state = State::kReady;
@@ -161,6 +163,7 @@ class GetOperation final : public Operation {
     chunk->state = State::kIdle;
   }
 
+  uint16_t name_space_;
   std::vector<std::byte> keys_;
   uint32_t key_count_;
   uint32_t next_key_ = 0;
@@ -174,36 +177,38 @@ class GetOperation final : public Operation {
   Outcome stopped_by_ = Outcome::kOk;
 };
 
-// What Acquire and Get check alike.
-bool Accept(Connection* connection, const wire::FrameHeader& header, ConstBytes body,
-            wire::KeysView* view) {
+// What Acquire and Get check alike. The namespace that the keys are of, or null.
+const Connection::OpenNamespace* Accept(Connection* connection, const wire::FrameHeader& header,
+                                        ConstBytes body, wire::KeysView* view) {
   if (!wire::Decode(body, view)) {
     FailedOperation::Start(connection, header, Outcome::kInvalid);
-    return false;
+    return nullptr;
   }
-  if (connection->FindNamespace(view->fixed.namespace_id) == nullptr) {
+  const Connection::OpenNamespace* opened = connection->FindNamespace(view->fixed.namespace_id);
+  if (opened == nullptr) {
     FailedOperation::Start(connection, header, Outcome::kWrongNamespace);
-    return false;
   }
-  return true;
+  return opened;
 }
 
 }  // namespace
 
 void StartAcquire(Connection* connection, const wire::FrameHeader& header, ConstBytes body) {
   wire::KeysView view;
-  if (!Accept(connection, header, body, &view)) return;
+  const Connection::OpenNamespace* opened = Accept(connection, header, body, &view);
+  if (opened == nullptr) return;
   if (connection->shard().facts().arena == nullptr || !connection->local()) {
     FailedOperation::Start(connection, header, Outcome::kUnsupported);
     return;
   }
-  (new AcquireOperation(connection, header))->Start(view);
+  (new AcquireOperation(connection, header))->Start(view, opened->index);
 }
 
 void StartGet(Connection* connection, const wire::FrameHeader& header, ConstBytes body) {
   wire::KeysView view;
-  if (!Accept(connection, header, body, &view)) return;
-  (new GetOperation(connection, header, view))->Advance();
+  const Connection::OpenNamespace* opened = Accept(connection, header, body, &view);
+  if (opened == nullptr) return;
+  (new GetOperation(connection, header, view, opened->index))->Advance();
 }
 
 }  // namespace reprise::server

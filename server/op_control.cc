@@ -94,8 +94,8 @@ struct EvictCall final : ShardCall {
   Outcome outcome = Outcome::kOk;
 
   void Execute(Shard& owner) override {
-    evicted =
-        whole_namespace ? owner.blocks().RemoveNamespace(name_space) : owner.blocks().Remove(keys);
+    evicted = whole_namespace ? owner.blocks().RemoveNamespace(name_space)
+                              : owner.blocks().Remove(keys, name_space);
     if (whole_namespace) owner.windows().DropNamespace(name_space);
     erased.call = this;
     erased.done = [](Completion* self, int32_t) {
@@ -204,6 +204,7 @@ struct VerifyCall final : ShardCall {
     }
     const size_t count = std::min(kBatch, keys.size() - at);
     op.keys = std::span(keys).subspan(at, count);
+    op.name_space = name_space;
     op.slots = std::span(slots).first(count);
     op.outcomes = std::span(outcomes).first(count);
     target->blocks().Acquire(&op);

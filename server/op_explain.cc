@@ -90,7 +90,8 @@ class ExplainOperation final : public Operation {
     }
     chain_.Start(
         &shard(), std::as_bytes(std::span(keys_)), static_cast<uint32_t>(keys_.size()),
-        [](void* self) { static_cast<ExplainOperation*>(self)->OnChain(); }, this);
+        name_space_.index, [](void* self) { static_cast<ExplainOperation*>(self)->OnChain(); },
+        this);
   }
 
  private:
@@ -180,6 +181,7 @@ class ExplainOperation final : public Operation {
     }
     elsewhere_.Start(
         &shard(), std::as_bytes(std::span(other_keys_)), static_cast<uint32_t>(other_keys_.size()),
+        storage::BlockStore::kAnyNamespace,
         [](void* self) { static_cast<ExplainOperation*>(self)->OnElsewhere(); }, this);
   }
 

@@ -40,7 +40,7 @@ class LookupOperation final : public Operation {
 
   void Start() {
     run_.Start(
-        &shard(), std::as_bytes(std::span(keys_)), static_cast<uint32_t>(keys_.size()),
+        &shard(), std::as_bytes(std::span(keys_)), static_cast<uint32_t>(keys_.size()), name_space_,
         [](void* self) { static_cast<LookupOperation*>(self)->OnBlocks(); }, this);
   }
 

@@ -10,6 +10,10 @@ namespace {
 constexpr uint32_t kPrefetchAhead = 8;
 constexpr uint8_t kFrequencyMax = 15;
 
+bool IsOf(uint16_t name_space, uint16_t asked) {
+  return asked == BlockStore::kAnyNamespace || name_space == asked;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Create(const Options& options,
@@ -390,9 +394,9 @@ void BlockStore::Forget(IndexEntry* entry, Departure why) {
   if (location != kNowhere) EraseOnSsd(location);
 }
 
-void BlockStore::GiveUpLoads(const BlockKey& key) {
+void BlockStore::GiveUpLoads(const BlockKey& key, uint16_t name_space) {
   for (Load* load : active_loads_) {
-    if (load->key == key) load->removed = true;
+    if (load->key == key && IsOf(load->name_space, name_space)) load->removed = true;
   }
 }
 

@@ -231,7 +231,7 @@ class BlockStore final : private RegionLog::Listener {
   void DropDram(IndexEntry* entry);  // The slot is freed, or orphaned while pinned.
   // Erases the entry, and zeroes the tail on SSD: nothing is left that a recovery could find.
   void Forget(IndexEntry* entry, Departure why);
-  void GiveUpLoads(const BlockKey& key);  // What is being read must not come back.
+  void GiveUpLoads(const BlockKey& key, uint16_t name_space = kAnyNamespace);  // What is being read must not come back.
   bool NothingToErase() const;
   void TellWaitErased(int32_t io_result);
   void EraseOnSsd(RegionLog::Location location);

@@ -272,12 +272,12 @@ void BlockStore::EraseOnSsd(RegionLog::Location location) {
 // ---- Administration
 // -------------------------------------------------------------------------------
 
-uint64_t BlockStore::Remove(std::span<const BlockKey> keys) {
+uint64_t BlockStore::Remove(std::span<const BlockKey> keys, uint16_t name_space) {
   uint64_t removed = 0;
   for (const BlockKey& key : keys) {
-    IndexEntry* entry = index_.Find(key);
+    IndexEntry* entry = FindIn(key, name_space);
     if (entry == nullptr) {
-      GiveUpLoads(key);  // Its region was reclaimed while it is read.
+      GiveUpLoads(key, name_space);  // Its region was reclaimed while it is read.
     } else {
       Forget(entry, Departure::kRemoved);
       ++removed;
