@@ -39,10 +39,17 @@ TEST_F(ContentTest, ABlockIsFoundInItsNamespaceOnly) {
     EXPECT_EQ(GetRun(client.get(), same_tokens), 0u);
     const uint32_t wrong = *client->OpenNamespace(WithAdapter("lora"));
     EXPECT_EQ(client->Lookup(wrong, same_tokens.keys())->hit_blocks, 0u);
-    // A key carries its namespace, but one that names a block of another must not give its bytes.
+    // Who guesses the keys of another namespace must not learn that they are stored, nor remove
+    // what they name.
+    const auto verdict = client->Lookup(wrong, chain.keys());
+    ASSERT_TRUE(verdict.ok()) << Message(verdict.status());
+    EXPECT_EQ(verdict->hit_blocks, 0u);
     const auto lease = client->Acquire(wrong, chain.keys());
     ASSERT_TRUE(lease.ok()) << Message(lease.status());
-    EXPECT_EQ(lease->size(), 0u) << "bytes of another namespace";
+    EXPECT_EQ(lease->size(), 0u);
+    EXPECT_EQ(lease->stopped_by(), Outcome::kNotFound) << OutcomeName(lease->stopped_by());
+    EXPECT_EQ(client->Verify(wrong, chain.keys())->checked, 0u);
+    EXPECT_EQ(client->Evict(wrong, chain.keys()).value(), 0u);
     EXPECT_EQ(PutRecord(client.get(), WithAdapter("lora"), chain.Record(0)),
               Outcome::kWrongNamespace);
     EXPECT_EQ(GetRun(client.get(), chain), 4u);

@@ -67,6 +67,8 @@ TEST_F(ServiceTest, TwoShardsServeOneChainOverBothTransports) {
     EXPECT_EQ(status["tiers"]["dram"]["pinned_blocks"], 123) << "what lies beyond was given back";
     EXPECT_EQ(status["clients"]["leases"], 1);
   }
+  // A client's releases travel with its next request.
+  EXPECT_TRUE(client->Lookup(id, chain.keys()).ok());
   EXPECT_TRUE(Eventually([this] { return Status()["tiers"]["dram"]["pinned_blocks"] == 0; }));
   Kill();
   ASSERT_TRUE(Start(config));
