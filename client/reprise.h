@@ -97,8 +97,7 @@ RP_API const char* rp_outcome_name(rp_outcome outcome);
 /* RP_ABI_VERSION of the library; refuse to go on when it differs from the header's. */
 RP_API uint32_t rp_abi_version(void);
 
-/* ---- Connection
- * ---------------------------------------------------------------------------------- */
+/* ---- Connection ---- */
 
 typedef struct rp_options {
   uint32_t struct_bytes;  /* sizeof(rp_options). */
@@ -136,8 +135,7 @@ typedef struct rp_facts {
 } rp_facts;
 RP_API rp_status rp_get_facts(const rp_client* client, rp_facts* facts);
 
-/* ---- Manifest and namespace
- * ------------------------------------------------------------------------ */
+/* ---- Manifest and namespace ---- */
 
 /* Everything that must agree for bytes to mean the same. Either `preset` names a model and fills
  * what follows from it, and the other fields refine it; or `preset` is NULL and the fields say it
@@ -172,8 +170,7 @@ RP_API rp_status rp_manifest_init(rp_manifest* manifest, const char* preset, siz
 RP_API rp_status rp_open_namespace(rp_client* client, const rp_manifest* manifest,
                                    uint32_t* namespace_id, uint8_t* namespace_hash);
 
-/* ---- Keys
- * ------------------------------------------------------------------------------------------- */
+/* ---- Keys ---- */
 
 /* The keys of the whole blocks of tokens[0, token_count), in order: each over its parent's hash and
  * its own 128 ids. Writes at most key_capacity of them; *key_count is token_count / 128 always, so
@@ -189,8 +186,7 @@ RP_API rp_status rp_prefix_window_key(rp_client* client, uint32_t namespace_id,
                                       const int32_t* tokens, size_t token_count, uint64_t position,
                                       rp_window_key* out);
 
-/* ---- Lookup
- * ------------------------------------------------------------------------------------------- */
+/* ---- Lookup ---- */
 
 typedef struct rp_verdict {
   uint64_t hit_tokens;   /* hit_blocks * 128, or the exact position of the window that was found. */
@@ -209,8 +205,7 @@ RP_API rp_status rp_lookup(rp_client* client, uint32_t namespace_id, const rp_ke
                            size_t key_count, const rp_window_key* windows, size_t window_count,
                            rp_verdict* verdict, uint8_t* tiers);
 
-/* ---- Load
- * --------------------------------------------------------------------------------------------- */
+/* ---- Load ---- */
 
 /* The leading run of the keys that the store holds, kept in place until the lease is released. A
  * miss is a shorter lease, RP_OK; rp_lease_stopped_by says why it ended. Release every lease that
@@ -235,8 +230,7 @@ RP_API rp_status rp_lease_copy_payload(const rp_lease* lease, uint32_t index, vo
 /* 1 when record `index` holds exactly these 128 token ids. */
 RP_API int rp_lease_tokens_match(const rp_lease* lease, uint32_t index, const int32_t* tokens);
 
-/* ---- Put
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Put ---- */
 
 enum { RP_PUT_DURABLE = 1, RP_PUT_REPLAY_DERIVED = 2 };
 
@@ -253,13 +247,12 @@ RP_API rp_status rp_put(rp_client* client, uint32_t namespace_id, const int32_t*
 RP_API rp_status rp_put_opaque(rp_client* client, uint32_t namespace_id, const void* key,
                                size_t key_length, const void* payload, size_t payload_length,
                                uint32_t flags, rp_outcome* outcome);
-/* Local connections: memory that rp_put sends without a copy when payloads[i] is rp_staging of a slot
- * below rp_facts.staging_slots. Fill it, then put it: a call of rp_put, rp_put_opaque or rp_window_put
- * may overwrite slots that it does not name. NULL when there is none. */
+/* Local connections: memory that rp_put sends without a copy when payloads[i] is rp_staging of a
+ * slot below rp_facts.staging_slots. Fill it, then put it: a call of rp_put, rp_put_opaque or
+ * rp_window_put may overwrite slots that it does not name. NULL when there is none. */
 RP_API void* rp_staging(rp_client* client, uint32_t slot);
 
-/* ---- Windows
- * ------------------------------------------------------------------------------------------ */
+/* ---- Windows ---- */
 
 /* A snapshot of window state, 1 byte to 64 MiB. session_id: only the newest few positions of a
  * session are kept; 0: none. *outcome tells whether it was kept. */
@@ -271,8 +264,7 @@ RP_API rp_status rp_window_put(rp_client* client, uint32_t namespace_id, const r
 RP_API rp_status rp_window_get(rp_client* client, uint32_t namespace_id, const rp_window_key* key,
                                void* out, size_t capacity, size_t* bytes);
 
-/* ---- Administration
- * ------------------------------------------------------------------------------------ */
+/* ---- Administration ---- */
 
 /* JSON texts; *json lives until the next call on the client. */
 RP_API rp_status rp_status_json(rp_client* client, const char** json, size_t* length);

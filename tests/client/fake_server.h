@@ -85,6 +85,9 @@ class FakeServer {
     std::vector<std::byte> data;
   };
 
+  static constexpr char kStoreUuid[] = "fake-store-uuid!";
+  static uint64_t StoreId() { return LoadLe<uint64_t>(kStoreUuid); }
+
   void Serve();
   void ServeConnection();
   bool ReadRequest(Request* request);
