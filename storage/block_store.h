@@ -94,9 +94,9 @@ class BlockStore final : private RegionLog::Listener {
   struct AcquireOp : Completion {
     std::span<const BlockKey> keys;
     uint16_t name_space = kAnyNamespace;  // Keys of another are not found.
-    std::span<uint32_t> slots;    // Out: pinned slot, or kNowhere.
-    std::span<Outcome> outcomes;  // Out: kOk or why not; keys not tried say kNotFound.
-    uint32_t from_ssd = 0;        // Out.
+    std::span<uint32_t> slots;            // Out: pinned slot, or kNowhere.
+    std::span<Outcome> outcomes;          // Out: kOk or why not; keys not tried say kNotFound.
+    uint32_t from_ssd = 0;                // Out.
    private:
     friend class BlockStore;
     uint32_t next_key = 0;
@@ -231,7 +231,8 @@ class BlockStore final : private RegionLog::Listener {
   void DropDram(IndexEntry* entry);  // The slot is freed, or orphaned while pinned.
   // Erases the entry, and zeroes the tail on SSD: nothing is left that a recovery could find.
   void Forget(IndexEntry* entry, Departure why);
-  void GiveUpLoads(const BlockKey& key, uint16_t name_space = kAnyNamespace);  // What is being read must not come back.
+  void GiveUpLoads(const BlockKey& key,
+                   uint16_t name_space = kAnyNamespace);  // What is being read must not come back.
   bool NothingToErase() const;
   void TellWaitErased(int32_t io_result);
   void EraseOnSsd(RegionLog::Location location);

@@ -4,8 +4,9 @@
 
 namespace reprise {
 
-// One operation in flight, embedded in the object that waits for it: a pool of operations is then also
-// the limit on concurrency. The owner outlives it. `done` is never called from inside a submit.
+// One operation in flight, embedded in the object that waits for it: a pool of operations is then
+// also the limit on concurrency. The owner outlives it. `done` is never called from inside a
+// submit.
 struct Completion {
   using Done = void (*)(Completion* self, int32_t result);
 

@@ -22,7 +22,7 @@ class DamageTest : public DaemonTest {
  protected:
   // Leaves a stopped daemon's directory with every block of the chain on SSD.
   void Fill() {
-    ASSERT_TRUE(Start({}));
+    ASSERT_TRUE(Start(config_));
     ASSERT_TRUE(PutChain(Connect().get(), chain_, wire::Durability::kDurable));
   }
   ShardFile File() const {
@@ -37,6 +37,7 @@ class DamageTest : public DaemonTest {
   void RemoveMeta() const { fs::remove_all(data_dir() + "/meta"); }
   uint64_t FailedChecks() { return Status()["traffic"]["failed_checks"]; }
 
+  const DaemonConfig config_{.ssd_bytes = "12MiB", .http = "127.0.0.1:0"};
   const Chain chain_{NanoManifest(), 42, kBlocks};
 };
 
@@ -51,7 +52,7 @@ TEST_F(DamageTest, AFlippedBitInARecordIsAMissAndSaidSo) {
   file.FlipBit(TailOf(kHeader) + 120);
   file.FlipBit(TailOf(kTokens) + kRecordHeaderBytes + 8);
   file.FlipBit(PlaceOf(kByVerify).offset);
-  ASSERT_TRUE(Start({.http = "127.0.0.1:0"}));
+  ASSERT_TRUE(Start(config_));
   const auto client = Connect();
   ASSERT_NE(client, nullptr);
   uint64_t failed = 0;
@@ -100,7 +101,7 @@ TEST_F(DamageTest, FlippedBitsInTrailersAndStatePagesCostNoBlock) {
                            : file.StatePageOffset(region) + 42 + flip);
       ++flip;
       if (without_meta) RemoveMeta();
-      ASSERT_TRUE(Start({}));
+      ASSERT_TRUE(Start(config_));
       const Json recovery = Status()["recovery"];
       if (without_meta || !trailer) {
         EXPECT_GE(recovery["regions_scanned"], 1) << recovery;
@@ -123,7 +124,7 @@ TEST_F(DamageTest, ATornRecordIsNotFoundAndTheOthersAre) {
     const ShardFile::Place place = PlaceOf(kLast);
     ASSERT_FALSE(File().IsSealed(place.region));
     File().Zero(place.offset + (tail_written ? 0 : half), half);
-    ASSERT_TRUE(Start({}));
+    ASSERT_TRUE(Start(config_));
     const Json recovery = Status()["recovery"];
     EXPECT_EQ(recovery["records_torn"], tail_written ? 1 : 0) << recovery;
     EXPECT_EQ(recovery["blocks"], kBlocks - 1);
@@ -141,7 +142,7 @@ TEST_F(DamageTest, AFlippedBitInAnOpenRegionIsTornToo) {
   Kill();
   File().FlipBit(PlaceOf(kBlocks - 3).offset + 100);
   File().FlipBit(TailOf(kBlocks - 5) + 60);
-  ASSERT_TRUE(Start({}));
+  ASSERT_TRUE(Start(config_));
   EXPECT_EQ(Status()["recovery"]["records_torn"], 2);
   EXPECT_EQ(CountHeld(Connect().get(), chain_), kBlocks - 2);
   EXPECT_EQ(FailedChecks(), 0u) << "found at start, not at the load";
@@ -150,11 +151,12 @@ TEST_F(DamageTest, AFlippedBitInAnOpenRegionIsTornToo) {
 TEST_F(DamageTest, ATruncatedFileLosesOnlyWhatWasCutOff) {
   ASSERT_NO_FATAL_FAILURE(Fill());
   Kill();
-  const uint64_t cut = PlaceOf(100).region;
+  const ShardFile file = File();
+  const uint64_t cut = file.Find(chain_.keys()[100])->region;
   uint32_t before = 0;
-  for (uint32_t i = 0; i < kBlocks; ++i) before += PlaceOf(i).region < cut ? 1 : 0;
-  File().Truncate(cut * 1_MiB + 12'000);
-  ASSERT_TRUE(Start({}));
+  for (const BlockKey& key : chain_.keys()) before += file.Find(key)->region < cut ? 1 : 0;
+  file.Truncate(cut * 1_MiB + 12'000);
+  ASSERT_TRUE(Start(config_));
   EXPECT_EQ(CountHeld(Connect().get(), chain_), before);
   EXPECT_EQ(FailedChecks(), 0u);
   ASSERT_TRUE(PutChain(Connect().get(), chain_, wire::Durability::kDurable));
@@ -173,7 +175,7 @@ TEST_F(DamageTest, WithoutMetaEveryDurableBlockIsFound) {
       Stop();
     }
     RemoveMeta();
-    ASSERT_TRUE(Start({}));
+    ASSERT_TRUE(Start(config_));
     const Json recovery = Status()["recovery"];
     EXPECT_EQ(recovery["regions_from_index"], 0);
     EXPECT_EQ(recovery["blocks"], kBlocks);
@@ -183,19 +185,19 @@ TEST_F(DamageTest, WithoutMetaEveryDurableBlockIsFound) {
 }
 
 TEST_F(DamageTest, WithAnOlderMetaEveryDurableBlockIsFound) {
-  const Chain later(NanoManifest(), 43, 200);
+  const Chain later(NanoManifest(), 43, 60);  // Fits beside the first: nothing is evicted.
   ASSERT_NO_FATAL_FAILURE(Fill());
   Stop();
   const std::string old = directory() + "/old-meta";
   fs::copy(data_dir() + "/meta", old, fs::copy_options::recursive);
-  ASSERT_TRUE(Start({}));
+  ASSERT_TRUE(Start(config_));
   ASSERT_TRUE(PutChain(Connect().get(), later, wire::Durability::kDurable));
   Kill();
   RemoveMeta();
   fs::copy(old, data_dir() + "/meta", fs::copy_options::recursive);
-  ASSERT_TRUE(Start({}));
+  ASSERT_TRUE(Start(config_));
   EXPECT_EQ(CountHeld(Connect().get(), chain_), kBlocks);
-  EXPECT_EQ(CountHeld(Connect().get(), later), 200u);
+  EXPECT_EQ(CountHeld(Connect().get(), later), 60u);
 }
 
 // An old row must not name what a region holds now: the log went round in the meantime.
@@ -231,12 +233,12 @@ TEST_F(DamageTest, ADamagedMetaIsSetAsideWithAWarning) {
     for (char& c : garbage) c = static_cast<char>(prng.Next());
     WriteText(file.path().string(), garbage);
   }
-  ASSERT_TRUE(Start({}));
+  ASSERT_TRUE(Start(config_));
   EXPECT_NE(daemon().log().find("warning meta_rebuilt"), std::string::npos) << daemon().log();
   EXPECT_TRUE(fs::exists(data_dir() + "/meta.damaged"));
   EXPECT_EQ(CountHeld(Connect().get(), chain_), kBlocks);
   Stop();
-  ASSERT_TRUE(Start({}));
+  ASSERT_TRUE(Start(config_));
   EXPECT_EQ(daemon().log().find("meta_rebuilt"), std::string::npos) << "once";
   EXPECT_EQ(CountHeld(Connect().get(), chain_), kBlocks);
 }

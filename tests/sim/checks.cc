@@ -220,7 +220,10 @@ void World::SettleStores() {
   const Instant until = clock_.Now() + 60 * kSecond;
   const auto settled = [this] {
     return std::all_of(daemon_->shards.begin(), daemon_->shards.end(),
-                       [](const auto& shard) { return shard->blocks().idle(); }) &&
+                       [](const auto& shard) {
+                         return shard->blocks().idle() &&
+                                shard->Metrics().log.regions_reclaiming == 0;
+                       }) &&
            std::all_of(devices_.begin(), devices_.end(),
                        [](const auto& device) { return device->in_flight() == 0; });
   };
@@ -268,8 +271,10 @@ void World::CheckVerdict(Link* link, uint32_t name_space, uint32_t chain) {
   wire::AppendArray(&body, std::span<const BlockKey>(keys));
   const std::string records = Ask(link, wire::Opcode::kGet, body, 11);
   uint32_t delivered = 0;
+  auto outcome = Outcome::kOk;
   for (size_t at = 0; at < records.size() && failure_.empty();) {
     const auto header = LoadLe<wire::FrameHeader>(records.data() + at);
+    outcome = static_cast<Outcome>(header.outcome);
     at += wire::kFrameHeaderBytes + header.body_bytes;
     for (uint64_t i = 0; i < header.data_bytes / Corpus::kRecordBytes; ++i) {
       model_.RecordReceived(keys[delivered++],
@@ -280,7 +285,7 @@ void World::CheckVerdict(Link* link, uint32_t name_space, uint32_t chain) {
   if (delivered < sure || delivered > hit) {
     Fail("a verdict of " + std::to_string(hit) + " blocks on chain " + std::to_string(chain) +
          ", of which " + std::to_string(delivered) + " were delivered and " + std::to_string(sure) +
-         " had to be");
+         " had to be; the get ended with " + std::string(OutcomeName(outcome)));
   }
 }
 

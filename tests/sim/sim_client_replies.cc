@@ -54,8 +54,8 @@ void SimClient::OnPutOutcome(const Request& request, const PutItem& item, Outcom
   const bool stored = outcome == Outcome::kOk || outcome == Outcome::kExists;
   if (outcome == Outcome::kOk && request.durable) context_->outcomes->Count("put_ok_durable");
   // What any put may be told.
-  bool fine = outcome == Outcome::kBusy || outcome == Outcome::kTimeout ||
-              outcome == Outcome::kExists;
+  bool fine =
+      outcome == Outcome::kBusy || outcome == Outcome::kTimeout || outcome == Outcome::kExists;
   if (outcome == Outcome::kIo) fine = context_->disk_failed;
   if (outcome == Outcome::kRejected) {
     fine = context_->limits->quota_blocks > 0 && request.name_space == 1;
