@@ -57,7 +57,7 @@ absl::StatusOr<LookupBenchFigures::InProcess> LookUpIn(const DaemonBenchOptions&
     Instant now = begin;
     while (now < begin + options.duration_ns / options.rounds) {
       const uint64_t first = prng.Below(blocks / kLookupChainBlocks) * kLookupChainBlocks;
-      store->Lookup(std::span(keys).subspan(first, kLookupChainBlocks), found);
+      store->Lookup(std::span(keys).subspan(first, kLookupChainBlocks), found, 0);
       missed += static_cast<uint64_t>(
           std::count(found.begin(), found.end(), BlockStore::Residency::kAbsent));
       const Instant after = clock.Now();
