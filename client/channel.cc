@@ -98,7 +98,11 @@ absl::Status Channel::Send(wire::Opcode opcode, std::string_view body,
   parts.push_back(PartOf(AsBytes(body)));
   for (const ConstBytes part : data) parts.push_back(PartOf(part));
   const absl::Status sent = connection_->Send(parts, deadline);
-  return sent.ok() ? sent : Break(sent);
+  if (sent.ok()) return sent;
+  if (sent.code() != absl::StatusCode::kUnavailable) return Break(sent);
+  // A daemon that refuses the connection says why before it closes it: its words may lie here.
+  const absl::StatusOr<Reply> last_words = Receive(0, deadline);
+  return last_words.ok() ? Break(sent) : last_words.status();
 }
 
 absl::Status Channel::CheckReply(const wire::FrameHeader& header) const {
