@@ -176,6 +176,7 @@ TEST_F(DamageTest, WithoutMetaEveryDurableBlockIsFound) {
     }
     RemoveMeta();
     ASSERT_TRUE(Start(config_));
+    EXPECT_NE(daemon().log().find("warning meta_rebuilt"), std::string::npos) << daemon().log();
     const Json recovery = Status()["recovery"];
     EXPECT_EQ(recovery["regions_from_index"], 0);
     EXPECT_EQ(recovery["blocks"], kBlocks);
