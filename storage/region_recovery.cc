@@ -229,16 +229,29 @@ void RegionLog::Impl::Recovery::Adopt(uint32_t region, uint64_t sequence, uint32
 }
 
 // Only regions that were sealed and marked are spared the reading of payloads: their records were
-// whole when they were sealed.
+// whole when they were sealed, but for those that the entries call dead.
 absl::Status RegionLog::Impl::Recovery::LoadByScan(const Found& region) {
   ++stats.regions_scanned;
-  const bool was_whole = region.holds == Holds::kRecords &&
-                         region.page.state == RegionState::kSealed &&
-                         region.page.flags == kTailsErased;
+  const bool was_sealed =
+      region.holds == Holds::kRecords && region.page.state == RegionState::kSealed &&
+      region.page.flags == kTailsErased && region.page.entry_count <= log->geometry_.slots;
+  PageBuffer sealed_buffer;
+  const TrailerEntry* sealed = nullptr;
+  if (was_sealed) {
+    sealed_buffer = PageBuffer(log->geometry_.entries_bytes());
+    Start(&single, DeviceOp::Kind::kRead,
+          log->geometry_.RegionOffset(region.region) + log->geometry_.entries_offset,
+          sealed_buffer.bytes());
+    RP_TRY(Wait());
+    const size_t entry_bytes = region.page.entry_count * sizeof(TrailerEntry);
+    const bool good = single.status >= 0 &&
+                      Crc32c(sealed_buffer.bytes().first(entry_bytes)) == region.page.entries_crc;
+    if (good) sealed = reinterpret_cast<const TrailerEntry*>(sealed_buffer.data());
+  }
   rescued.Clear();
   auto* entries = reinterpret_cast<TrailerEntry*>(rescued.data());
   ++pending;
-  scan.Start(region.region, !was_whole, {entries, log->geometry_.slots},
+  scan.Start(region.region, sealed == nullptr, {entries, log->geometry_.slots},
              [this](const RegionScan::Counts& counts) {
                scan_counts = counts;
                --pending;
@@ -246,7 +259,14 @@ absl::Status RegionLog::Impl::Recovery::LoadByScan(const Found& region) {
   RP_TRY(Wait());
   stats.records_torn += scan_counts.torn;
   stats.bytes_read += scan_counts.bytes_read;
-  if (scan_counts.live == 0) {
+  uint32_t live = 0;
+  for (uint32_t slot = 0; slot < log->geometry_.slots; ++slot) {
+    const bool dead = sealed != nullptr &&
+                      (slot >= region.page.entry_count || (sealed[slot].flags & kEntryDead) != 0);
+    if (dead) entries[slot].flags |= kEntryDead;
+    live += (entries[slot].flags & kEntryDead) == 0 ? 1 : 0;
+  }
+  if (live == 0) {
     log->dirty_.push_back(region.region);
     return absl::OkStatus();
   }

@@ -326,6 +326,25 @@ TEST(Recovery, ErasedRecordsStayGone) {
   }
 }
 
+TEST(Recovery, AFailedRecordOfAMarkedRegionStaysDead) {
+  LogFixture f({.slots = 4, .region_count = 6});
+  ASSERT_EQ(f.Put(0), 0);
+  ASSERT_EQ(f.Put(1), 0);
+  f.device_->FailNext(DeviceOp::Kind::kWrite, 1, EIO);
+  ASSERT_EQ(f.Put(2), -EIO);
+  ASSERT_TRUE(f.Settle());
+  ASSERT_EQ(f.Remove(0), 0);  // Recovery reads tails only from here on.
+  const RegionLog::Location failed = f.index_.at(TestKey(1)) + 1;
+  const PageBuffer record = MakeTestRecord(2);
+  std::byte* slot = f.device_->mutable_view().data() +
+                    f.geometry_.SlotOffset(failed / f.geometry_.slots, failed % f.geometry_.slots);
+  std::memcpy(slot, record.data(), record.size());
+  slot[100] ^= std::byte{1};  // What a torn write may leave: a whole tail, and half a payload.
+  f.device_->MakeDurable();
+  ASSERT_TRUE(f.Restart().ok());
+  EXPECT_EQ(f.found_, std::vector<BlockKey>{TestKey(1)});
+}
+
 TEST(Recovery, HostileImagesNeverTripAnything) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     LogFixture f({.slots = 4, .region_count = 4, .seed = seed});
