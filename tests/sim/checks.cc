@@ -237,22 +237,20 @@ void World::CheckVerdict(Link* link, uint32_t name_space, uint32_t chain) {
   SettleStores();
   const std::vector<BlockKey> keys = corpus_.Keys(name_space, chain, 0, corpus_.depth(chain));
   uint32_t hit = 0;
-  uint32_t in_dram = 0;  // Of the leading run: needs no slot to be read.
   std::vector<uint32_t> on_ssd(limits_.shards);
-  // Leading run that a get cannot fail to deliver. Where blocks are demoted, a load may push
-  // another block out to SSD, and that one reclaim a third.
+  // Leading run that a get cannot fail to deliver: no slot must be freed for it, for a block that
+  // is pushed out may be written, and another reclaimed for it.
   uint32_t sure = 0;
-  for (bool plain = limits_.ssd_write == storage::BlockStore::SsdWrite::kThrough; hit < keys.size();
-       ++hit) {
+  for (bool plain = true; hit < keys.size(); ++hit) {
     const storage::IndexEntry* entry = Find(keys[hit]);
     if (entry == nullptr) break;
-    in_dram += in_dram == hit && entry->dram_slot != storage::kNowhere ? 1 : 0;
     const uint32_t shard = ShardOf(keys[hit], limits_.shards);
-    plain =
-        plain && entry->ssd_location != storage::kNowhere && ++on_ssd[shard] <= limits_.block_slots;
+    const storage::SlotPool& slots = daemon_->shards[shard]->slots();
+    const uint32_t free = limits_.block_slots - slots.used(storage::SlotPool::Use::kBlock);
+    if (entry->dram_slot == storage::kNowhere) plain = plain && ++on_ssd[shard] <= free;
     if (plain) ++sure;
   }
-  sure = context_.damaged ? 0 : std::max(sure, in_dram);
+  if (context_.damaged) sure = 0;
 
   std::string body;
   wire::Append(&body, wire::LookupRequest{.namespace_id = name_space + 1,

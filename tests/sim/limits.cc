@@ -44,7 +44,8 @@ Limits Limits::Draw(Prng* prng) {
   limits.window_ttl_ns = Pick<Nanos>(prng, {20 * kMillisecond, 300 * kMillisecond, 600 * kSecond});
   limits.deadline_default_ns = Pick<Nanos>(prng, {30 * kMillisecond, kSecond, 5 * kSecond});
   limits.idle_frame_timeout_ns = Pick<Nanos>(prng, {100 * kMillisecond, kSecond});
-  limits.send_timeout_ns = Pick<Nanos>(prng, {200 * kMillisecond, kSecond});
+  // A whole send must fit, also where the network cuts it into small pieces.
+  limits.send_timeout_ns = limits.tick_ns * Pick<Nanos>(prng, {1'000, 3'000});
   limits.disk_latency_ticks_max = Pick(prng, {0u, 3u, 20u});
   return limits;
 }

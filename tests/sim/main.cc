@@ -32,7 +32,7 @@ constexpr const char* kUsage =
     "  --seed=N    the first seed (1)\n"
     "  --seeds=K   how many seeds, one after the other (1); from 100 on, every outcome must occur\n"
     "  --ops=N     requests of a run, over all its clients (300)\n"
-    "  --verbose   every request and fault of a run\n";
+    "  --verbose   every request and fault of a run, and the daemon's log\n";
 
 // "--name=value" or "--name value".
 bool ParseOptions(int argc, char** argv, Options* options) {
@@ -174,6 +174,8 @@ int main(int argc, char** argv) {
     std::fputs(kUsage, stderr);
     return 2;
   }
-  reprise::server::LogStart({.level = reprise::server::LogLevel::kError});
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // In step with the daemon's log.
+  using reprise::server::LogLevel;
+  reprise::server::LogStart({.level = options.verbose ? LogLevel::kDebug : LogLevel::kError});
   return RunAll(options);
 }

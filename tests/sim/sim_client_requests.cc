@@ -208,7 +208,7 @@ void SimClient::StartUnanswerable() {
   Request request{.opcode = wire::Opcode::kGet, .name = "unanswerable"};
   std::string body;
   const BlockKey key = context_->corpus->key({0, 0, 0});
-  switch (prng_.Below(4)) {
+  switch (prng_.Below(6)) {
     case 0:  // A namespace that was not opened.
       request.expected = Outcome::kWrongNamespace;
       wire::Append(&body, wire::KeysRequest{77, 1});
@@ -221,6 +221,11 @@ void SimClient::StartUnanswerable() {
     case 2:  // Two keys announced, one sent.
       request.expected = Outcome::kInvalid;
       wire::Append(&body, wire::KeysRequest{namespace_ids_[0], 2});
+      break;
+    case 3:  // A key of the other namespace, which may well be stored there.
+    case 4:
+      request.expected = Outcome::kNotFound;
+      wire::Append(&body, wire::KeysRequest{namespace_ids_[1], 1});
       break;
     default:  // Staged without a staging area.
       request.opcode = wire::Opcode::kPut;
