@@ -75,8 +75,7 @@ std::string Connection::Describe() const {
          " operations=" + std::to_string(operations_) + " leases=" + std::to_string(leases_.size());
 }
 
-// ---- Receiving
-// ------------------------------------------------------------------------------------
+// ---- Receiving --------------------------------------------------------------------------------
 
 void Connection::ReceiveMore() {
   if (receiving_.active || closing_) return;
@@ -269,8 +268,7 @@ void Connection::ArmReceiveTimer() {
   shard_->timers().Arm(&receive_timer_, shard_->now() + shard_->facts().idle_frame_timeout_ns);
 }
 
-// ---- Sending
-// --------------------------------------------------------------------------------------
+// ---- Sending ----------------------------------------------------------------------------------
 
 void Connection::Send(std::unique_ptr<OutFrame> frame) {
   if (closing_) {
@@ -331,8 +329,7 @@ void Connection::OnSent(int32_t result) {
   FinishClose();
 }
 
-// ---- The end
-// --------------------------------------------------------------------------------------
+// ---- The end ----------------------------------------------------------------------------------
 
 void Connection::Refuse(Outcome outcome, std::string error) {
   LogDebug("connection_refused", {{"peer", stream_->peer()}, {"why", error}});
@@ -400,8 +397,7 @@ void Connection::OperationDone() {
   }
 }
 
-// ---- Leases, namespaces, staging
-// ------------------------------------------------------------------
+// ---- Leases, namespaces, staging --------------------------------------------------------------
 
 uint64_t Connection::AddLease(LeaseRecord lease) {
   const uint64_t lease_id = next_lease_id_++;

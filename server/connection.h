@@ -75,8 +75,7 @@ class Connection {
   void Refuse(Outcome outcome, std::string error);
   void Close(std::string_view why);
 
-  // ---- For operations
-  // --------------------------------------------------------------------------------
+  // ---- For operations -------------------------------------------------------------------------
   Shard& shard() { return *shard_; }
   bool closing() const { return closing_; }
   bool local() const { return stream_->local(); }

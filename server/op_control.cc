@@ -42,8 +42,7 @@ class ControlOperation : public Operation {
   uint32_t pending_ = 0;
 };
 
-// ---- Status
-// ---------------------------------------------------------------------------------------
+// ---- Status -----------------------------------------------------------------------------------
 
 struct StatusCall final : ShardCall {
   ControlOperation<StatusCall>* operation = nullptr;
@@ -80,8 +79,7 @@ class StatusOperation final : public ControlOperation<StatusCall> {
   }
 };
 
-// ---- Evict
-// ----------------------------------------------------------------------------------------
+// ---- Evict ------------------------------------------------------------------------------------
 
 // Removes, and answers when no crash can undo it.
 struct EvictCall final : ShardCall {
@@ -167,8 +165,7 @@ class EvictOperation final : public ControlOperation<EvictCall> {
   }
 };
 
-// ---- Verify
-// ---------------------------------------------------------------------------------------
+// ---- Verify -----------------------------------------------------------------------------------
 
 // Reads and checks blocks a few at a time, so that it neither fills DRAM nor holds up others.
 struct VerifyCall final : ShardCall {
@@ -281,8 +278,7 @@ class VerifyOperation final : public ControlOperation<VerifyCall> {
   }
 };
 
-// ---- Dispatch
-// -------------------------------------------------------------------------------------
+// ---- Dispatch ---------------------------------------------------------------------------------
 
 class ControlError final : public Operation {
  public:

@@ -141,8 +141,7 @@ bool Shard::drained() const {
 
 void Shard::Retire(Connection* connection) { retired_.push_back(connection); }
 
-// ---- Calls
-// ----------------------------------------------------------------------------------------
+// ---- Calls ------------------------------------------------------------------------------------
 
 void Shard::Call(uint32_t target, ShardCall* call) {
   call->origin = this;
@@ -209,8 +208,7 @@ void Shard::ReleaseWindow(uint32_t shard, uint32_t handle) {
   shards_[shard]->mailbox_.Post(task);
 }
 
-// ---- State
-// ----------------------------------------------------------------------------------------
+// ---- State ------------------------------------------------------------------------------------
 
 ShardMetrics Shard::Metrics() const {
   ShardMetrics metrics;

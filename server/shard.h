@@ -117,8 +117,7 @@ class Shard {
   Instant next_deadline() const;
   Mailbox& mailbox() { return mailbox_; }
 
-  // ---- Connections
-  // ---------------------------------------------------------------------------------
+  // ---- Connections ----------------------------------------------------------------------------
   void Adopt(std::unique_ptr<Stream> stream);
   // The ring that sockets handed to this shard belong to; null in the simulation.
   Ring* ring() const { return options_.ring; }
@@ -126,8 +125,7 @@ class Shard {
   void CloseIdleConnections();
   bool drained() const;  // No connection, no operation, nothing on its way to SSD.
 
-  // ---- For operations
-  // -------------------------------------------------------------------------------
+  // ---- For operations -------------------------------------------------------------------------
   void Call(uint32_t target, ShardCall* call);
   void Reply(ShardCall* call);
   // From a thread that is no shard.

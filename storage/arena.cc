@@ -24,8 +24,7 @@ constexpr uint64_t kTouchStepBytes = 64_MiB;
 // Left to the rest of the machine when the arena is touched.
 constexpr uint64_t kMemoryReserveBytes = 64_MiB;
 
-// ---- What the machine has
-// ------------------------------------------------------------------------
+// ---- What the machine has ---------------------------------------------------------------------
 
 // The kernel's "MemAvailable"; UINT64_MAX when it does not say.
 uint64_t AvailableBytes() {
@@ -53,8 +52,7 @@ bool SharedHugePagesAllowed() {
   return chosen != "never" && chosen != "deny";
 }
 
-// ---- Memory
-// --------------------------------------------------------------------------------------
+// ---- Memory -----------------------------------------------------------------------------------
 
 // A sized memfd with its mapping, or what it came to: closes and unmaps unless released.
 class Mapping {
@@ -173,8 +171,7 @@ absl::Status CheckOptions(const Arena::Options& options) {
 
 }  // namespace
 
-// ---- Arena
-// ---------------------------------------------------------------------------------------
+// ---- Arena ------------------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<Arena>> Arena::Create(const Options& options) {
   RP_TRY(CheckOptions(options));
@@ -235,8 +232,7 @@ const char* Arena::pages_name() const {
   return "unknown";
 }
 
-// ---- StagingArea
-// ---------------------------------------------------------------------------------
+// ---- StagingArea ------------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<StagingArea>> StagingArea::Create(uint32_t slot_bytes,
                                                                  uint32_t slots) {

@@ -72,8 +72,7 @@ void BlockStore::FinishRestore() {
   superseded_.clear();
 }
 
-// ---- Lookup
-// ---------------------------------------------------------------------------------------
+// ---- Lookup -----------------------------------------------------------------------------------
 
 void BlockStore::Lookup(std::span<const BlockKey> keys, std::span<Residency> out,
                         uint16_t name_space) const {
@@ -104,8 +103,7 @@ bool BlockStore::IsWaiting(const BlockKey& key, uint16_t name_space) const {
   return false;
 }
 
-// ---- Acquire
-// --------------------------------------------------------------------------------------
+// ---- Acquire ----------------------------------------------------------------------------------
 
 void BlockStore::Acquire(AcquireOp* op) {
   RP_CHECK(op->keys.size() == op->slots.size() && op->keys.size() == op->outcomes.size());
@@ -231,8 +229,7 @@ void BlockStore::Cancel(AcquireOp* op) {
 
 void BlockStore::Release(uint32_t slot) { UnpinSlot(slot); }
 
-// ---- Loads
-// ----------------------------------------------------------------------------------------
+// ---- Loads ------------------------------------------------------------------------------------
 
 BlockStore::Load* BlockStore::FindLoad(const BlockKey& key) {
   for (Load* load : active_loads_) {
@@ -306,8 +303,7 @@ void BlockStore::PublishLoad(Load* load) {
   }
 }
 
-// ---- Slots
-// ----------------------------------------------------------------------------------------
+// ---- Slots ------------------------------------------------------------------------------------
 
 BlockStore::Claim BlockStore::ClaimSlot(uint32_t* slot) {
   for (;;) {
@@ -400,8 +396,7 @@ void BlockStore::GiveUpLoads(const BlockKey& key, uint16_t name_space) {
   }
 }
 
-// ---- RegionLog::Listener
-// --------------------------------------------------------------------------
+// ---- RegionLog::Listener ----------------------------------------------------------------------
 
 bool BlockStore::IsLive(const BlockKey& key, RegionLog::Location location) {
   const IndexEntry* entry = index_.Find(key);
@@ -446,8 +441,7 @@ void BlockStore::OnRegionLost(RegionLog::Location first, uint32_t count) {
   for (const IndexEntry& entry : lost) OnReclaimed(entry.key, entry.ssd_location);
 }
 
-// ---- Turn of the loop
-// -----------------------------------------------------------------------------
+// ---- Turn of the loop -------------------------------------------------------------------------
 
 void BlockStore::Poll() {
   do {

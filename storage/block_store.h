@@ -78,8 +78,7 @@ class BlockStore final : private RegionLog::Listener {
   // removed.
   void FinishRestore();
 
-  // ---- Lookup
-  // ------------------------------------------------------------------------------------
+  // ---- Lookup ---------------------------------------------------------------------------------
   enum class Residency : uint8_t { kAbsent = 0, kPending = 1, kDram = 2, kSsd = 3 };
   // Pins nothing, changes nothing. `out` is as long as `keys`. A block of another namespace is
   // absent: who guesses a key must not learn that it is stored.
@@ -111,8 +110,7 @@ class BlockStore final : private RegionLog::Listener {
   // Unpins a slot that an AcquireOp granted.
   void Release(uint32_t slot);
 
-  // ---- Put
-  // ---------------------------------------------------------------------------------------
+  // ---- Put ------------------------------------------------------------------------------------
   struct PutOp : Completion {
     ConstBytes record;   // record_bytes long, unchanged until done. Untrusted.
     Hash256 name_space;  // What the connection opened; the record must say the same.

@@ -28,8 +28,7 @@ Outcome OutcomeOf(int32_t io_result) {
 
 }  // namespace
 
-// ---- Put
-// ------------------------------------------------------------------------------------------
+// ---- Put --------------------------------------------------------------------------------------
 
 void BlockStore::Put(PutOp* op) {
   op->stored = false;
@@ -177,8 +176,7 @@ void BlockStore::Cancel(PutOp* op) {
   if (op->waiting && RemoveWaiting(&waiting_puts_, op)) Finish(op, Outcome::kTimeout);
 }
 
-// ---- Appends
-// --------------------------------------------------------------------------------------
+// ---- Appends ----------------------------------------------------------------------------------
 
 bool BlockStore::StartAppend(IndexEntry* entry, PutOp* waiter, bool drop_after) {
   if (free_appends_.empty()) return false;
@@ -269,8 +267,7 @@ void BlockStore::EraseOnSsd(RegionLog::Location location) {
   log_->Erase(erase);
 }
 
-// ---- Administration
-// -------------------------------------------------------------------------------
+// ---- Administration ---------------------------------------------------------------------------
 
 uint64_t BlockStore::Remove(std::span<const BlockKey> keys, uint16_t name_space) {
   uint64_t removed = 0;

@@ -130,8 +130,7 @@ class RegionLog {
   explicit RegionLog(const Options& options);
   ~RegionLog();  // REQUIRES: nothing in flight that the device will still complete.
 
-  // ---- Start
-  // -------------------------------------------------------------------------------------
+  // ---- Start ----------------------------------------------------------------------------------
   struct RecoveryStats {
     uint32_t regions_from_index = 0;    // Entries taken from the MetaStore's row.
     uint32_t regions_from_trailer = 0;  // Entries read from the region.
@@ -150,8 +149,7 @@ class RegionLog {
       const std::vector<RegionRow>& rows, const std::function<absl::Status()>& pump,
       const std::function<void(const TrailerEntry&, Location)>& found);
 
-  // ---- Steady state
-  // ------------------------------------------------------------------------------
+  // ---- Steady state ---------------------------------------------------------------------------
   void Append(AppendOp* op);
   void Read(ReadOp* op);  // The region is not erased under it. REQUIRES: the place is live.
   void Sync(SyncOp* op);

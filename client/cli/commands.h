@@ -62,8 +62,7 @@ void OnRun(CLI::App* verb, Globals* globals, Body body) {
 // A connection with the global options. `name` is shown by the daemon's status.
 absl::StatusOr<std::unique_ptr<Client>> Connect(const Globals& globals, const std::string& name);
 
-// ---- Verbs
-// ----------------------------------------------------------------------------------------
+// ---- Verbs ------------------------------------------------------------------------------------
 void AddStatus(CLI::App* app, Globals* globals);   // status, top
 void AddExplain(CLI::App* app, Globals* globals);  // explain
 void AddBlocks(CLI::App* app, Globals* globals);   // put, get
