@@ -217,8 +217,9 @@ absl::Status Server::Listen() {
   std::vector<const Listener*> listeners;
   for (const auto& listener : listeners_) listeners.push_back(listener.get());
   shards_.front()->Accept(listeners);
-  for (const auto& shard : shards_) shard->Go(shards);
   startup_ns_ = clock_.Now() - started_at_;
+  set_up_ = true;
+  for (const auto& shard : shards_) shard->Go(shards);
   ready_ = true;
 
   const MetricsSnapshot snapshot = Collect(nullptr);
@@ -291,21 +292,22 @@ MetricsSnapshot Server::BaseSnapshot() const {
   const uint64_t record_bytes = config_.record_bytes();
   snapshot.version = RP_VERSION;
   snapshot.model = config_.model;
-  snapshot.arena_pages = arena_ != nullptr ? arena_->pages_name() : "";
   snapshot.ready = ready_;
   snapshot.uptime_seconds = static_cast<double>(clock_.Now() - started_at_) / kSecond;
+  snapshot.record_bytes = static_cast<uint32_t>(record_bytes);
+  if (!set_up_) return snapshot;  // HTTP is up before the rest is.
+  snapshot.arena_pages = arena_->pages_name();
   snapshot.startup_seconds = static_cast<double>(startup_ns_) / kSecond;
   snapshot.dram_budget_bytes = block_slots_ * config_.shards * record_bytes;
   snapshot.window_budget_bytes = window_slots_ * config_.shards * record_bytes;
   snapshot.ssd_budget_bytes = region_count_ * config_.shards * config_.ssd.region_bytes;
   snapshot.staging_bytes = facts_.staging_bytes;
   snapshot.staging_budget_bytes = facts_.staging_bytes_max;
-  snapshot.record_bytes = static_cast<uint32_t>(record_bytes);
   snapshot.connections_max = facts_.connections_max;
   snapshot.connections_accepted = facts_.connections_accepted;
   snapshot.connections_refused = facts_.connections_refused;
-  snapshot.namespaces = namespaces_ != nullptr ? namespaces_->size() : 0;
-  snapshot.meta_dropped_writes = meta_ != nullptr ? meta_->dropped_writes() : 0;
+  snapshot.namespaces = namespaces_->size();
+  snapshot.meta_dropped_writes = meta_->dropped_writes();
   return snapshot;
 }
 

@@ -56,6 +56,7 @@ class Server final : private HttpSource {
   std::vector<std::unique_ptr<ShardThread>> shards_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::unique_ptr<HttpServer> http_;
+  std::atomic<bool> set_up_{false};  // What is above is there, and stays: other threads may look.
   std::atomic<bool> ready_{false};
   std::atomic<bool> draining_{false};
   uint64_t window_slots_ = 0;

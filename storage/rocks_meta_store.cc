@@ -72,6 +72,8 @@ class NoLog final : public rocksdb::Logger {
 rocksdb::Options SmallOptions(bool create) {
   rocksdb::Options options;
   options.info_log = std::make_shared<NoLog>();
+  options.stats_dump_period_sec = 0;  // Nor the thread that writes to it.
+  options.stats_persist_period_sec = 0;
   options.create_if_missing = create;
   options.error_if_exists = create;
   options.write_buffer_size = 8 << 20;
