@@ -1,6 +1,7 @@
 // What a record must be to be stored, and who may find it.
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include "protocol/base/prng.h"
@@ -122,39 +123,34 @@ class Scribbler {
     thread_.join();
   }
   void Begin() { Set(State::kScribble); }
-  // Returns when no word is being changed any more.
-  void End() {
-    Set(State::kRest);
-    while (!resting_.load()) std::this_thread::yield();
-  }
+  void End() { Set(State::kRest); }  // Returns when no word is being changed any more.
 
  private:
   enum class State : uint8_t { kRest, kScribble, kStop };
 
   void Set(State state) {
-    if (state == State::kScribble) resting_ = false;
+    const std::lock_guard lock(mutex_);
     state_ = state;
   }
   void Run() {
-    Prng prng(7);
-    for (State state; (state = state_.load()) != State::kStop;) {
-      if (state == State::kRest) {
-        resting_ = true;
-        std::this_thread::yield();
-        continue;
-      }
-      const std::atomic_ref<uint64_t> word(words_[prng.Below(word_count_)]);
-      const uint64_t flip = uint64_t{1} << prng.Below(64);
-      word.fetch_xor(flip);
-      if (prng.Chance(500)) SleepFor(20 * kMicrosecond);
-      word.fetch_xor(flip);
+    for (Prng prng(7);; std::this_thread::yield()) {
+      const std::lock_guard lock(mutex_);
+      if (state_ == State::kStop) return;
+      if (state_ == State::kScribble) Flip(&prng);
     }
+  }
+  void Flip(Prng* prng) {
+    const std::atomic_ref<uint64_t> word(words_[prng->Below(word_count_)]);
+    const uint64_t flip = uint64_t{1} << prng->Below(64);
+    word.fetch_xor(flip);
+    if (prng->Chance(500)) SleepFor(20 * kMicrosecond);
+    word.fetch_xor(flip);
   }
 
   uint64_t* words_;
   size_t word_count_;
-  std::atomic<State> state_{State::kRest};
-  std::atomic<bool> resting_{false};
+  std::mutex mutex_;
+  State state_ = State::kRest;
   std::thread thread_;
 };
 

@@ -89,6 +89,7 @@ void DaemonTest::SetUp() {
   directory_ = std::string(RP_BINARY_DIR "/it/") + test->test_suite_name() + "." + test->name();
   std::filesystem::remove_all(directory_);
   std::filesystem::create_directories(directory_);
+  setenv("TSAN_OPTIONS", "suppressions=" RP_SOURCE_DIR "/tests/integration/tsan.supp", 0);
 }
 
 void DaemonTest::TearDown() {
