@@ -1,13 +1,14 @@
 #include <algorithm>
 
 #include "client/client_impl.h"
+#include "protocol/identity/block_hash.h"
 
 namespace reprise {
 namespace {
 
 constexpr size_t kControlBodyBytes = 64 * 1024;  // First read of a reply; more follows as needed.
 constexpr size_t kControlKeysMax = 50'000;       // 18 bytes each in protobuf: below kBodyBytesMax.
-constexpr size_t kExplainTokensMax = 262'000;    // 4 bytes each: below kBodyBytesMax.
+constexpr size_t kExplainTokensMax = kControlKeysMax * kBlockTokens;
 
 template <typename Request>
 void AddKeys(std::span<const BlockKey> keys, Request* request) {
@@ -54,8 +55,14 @@ absl::StatusOr<Client::Explanation> Client::Explain(uint32_t namespace_id,
                            std::to_string(kExplainTokensMax));
   }
   wire::ControlRequest request;
-  request.mutable_explain()->set_namespace_id(name_space->daemon_id);
-  request.mutable_explain()->mutable_tokens()->Add(tokens.begin(), tokens.end());
+  wire::ExplainRequest& asked = *request.mutable_explain();
+  asked.set_namespace_id(name_space->daemon_id);
+  asked.set_token_count(tokens.size());
+  const auto first_block = tokens.first(std::min<size_t>(tokens.size(), kBlockTokens));
+  asked.mutable_tokens()->Add(first_block.begin(), first_block.end());
+  std::vector<BlockKey> keys;
+  for (const Hash256& hash : PrefixChain(name_space->hash, tokens)) keys.push_back(KeyOf(hash));
+  AddKeys(keys, &asked);
   RP_ASSIGN(const wire::ControlReply reply, impl_->Control(request));
   const wire::ExplainReply& explain = reply.explain();
   return Explanation{

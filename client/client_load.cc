@@ -36,6 +36,10 @@ bool EndsRun(Outcome outcome) {
   }
 }
 
+// Records are verified a few at a time: while they are in the cache, and while the kernel takes in
+// the next ones.
+constexpr uint32_t kRecordsPerReceive = 8;
+
 // What can be told of a record from its header alone: that it is a record, the one asked for, and
 // of this namespace.
 bool IsTheBlock(ConstBytes record, const BlockKey& key, const Hash256& name_space) {
@@ -160,9 +164,13 @@ absl::StatusOr<Lease> Client::Impl::AcquireRemote(Client* client, const OpenedNa
       return channel.Break(ResourceExhausted("get: no memory for the records; ask for fewer"));
     }
     lease.buffers_.push_back(buffer);
-    RP_TRY(channel.ReceiveData(buffer.first(reply.header.data_bytes), deadline));
     lease.from_ssd_ += part.from_ssd;
     for (uint32_t i = 0; i < part.record_count; ++i, ++arrived) {
+      if (i % kRecordsPerReceive == 0) {
+        const uint64_t records = std::min(kRecordsPerReceive, part.record_count - i);
+        RP_TRY(channel.ReceiveData(buffer.subspan(i * record_bytes, records * record_bytes),
+                                   deadline));
+      }
       const ConstBytes record = buffer.subspan(i * record_bytes, record_bytes);
       if (lease.records_.size() != arrived) continue;  // The run ended before; only drain.
       if (IsTheBlock(record, keys[arrived], name_space.hash) &&

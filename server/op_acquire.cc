@@ -1,8 +1,7 @@
 // Acquire and Get, from frame to lease or records:
-//   StartAcquire -> AcquireRun (pins the leading run over all shards) -> Reply: slots and
-//   generations StartGet     -> the same for chunks of the keys, two at a time -> one reply frame
-//   for each chunk,
-//                   its records sent from the arena; the pins end when the frame is out
+//   StartAcquire -> AcquireRun (pins the leading run over all shards) -> slots and generations
+//   StartGet     -> the same for chunks of the keys, two at a time -> a reply for each chunk, its
+//                   records sent from the arena; the pins end when the frame is out
 #include <algorithm>
 #include <array>
 
@@ -64,7 +63,8 @@ class AcquireOperation final : public Operation {
 };
 
 // The keys in chunks of which two are under way: one is read while the other is sent. Every chunk
-// is a reply with kMore; the last reply carries no records, only why the run ended.
+// is a reply; the last one says why the run ended, and carries no records when a chunk that was
+// read ahead had to be waited for.
 class GetOperation final : public Operation {
  public:
   GetOperation(Connection* connection, const wire::FrameHeader& request, const wire::KeysView& view,
@@ -83,12 +83,13 @@ class GetOperation final : public Operation {
     while (StartChunk() || SendChunk()) {
     }
     advancing_ = false;
-    const bool more_to_start = !stopped_ && next_key_ < key_count_;
-    if (finished_ || more_to_start || sent_ < started_) return;
+    if (finished_ || MoreToStart() || sent_ < started_) return;
     finished_ = true;
-    std::string body;
-    wire::Append(&body, wire::GetReply{.first_index = given_});
-    SendLast(stopped_by_, std::move(body));
+    if (last_frame_ == nullptr) {
+      last_frame_ = MakeFrame(stopped_by_);
+      wire::Append(&last_frame_->body, wire::GetReply{.first_index = given_});
+    }
+    SendLast(std::move(last_frame_));
   }
 
  private:
@@ -100,9 +101,11 @@ class GetOperation final : public Operation {
     AcquireRun run;
   };
 
+  bool MoreToStart() const { return !stopped_ && next_key_ < key_count_; }
+
   bool StartChunk() {
     Chunk& chunk = chunks_[started_ % chunks_.size()];
-    if (stopped_ || next_key_ == key_count_ || chunk.state != State::kIdle) return false;
+    if (!MoreToStart() || chunk.state != State::kIdle) return false;
     const uint32_t count = std::min(kChunkBlocks, key_count_ - next_key_);
     chunk.state = State::kAcquiring;
     chunk.first_key = next_key_;
@@ -134,8 +137,8 @@ class GetOperation final : public Operation {
     stopped_ = stopped_by_ != Outcome::kOk;
     given_ += static_cast<uint32_t>(result.slots.size());
 
-    auto frame = MakeFrame(Outcome::kOk);
-    frame->header.flags |= wire::kMore;
+    const bool last = !MoreToStart() && sent_ == started_;
+    auto frame = MakeFrame(last ? stopped_by_ : Outcome::kOk);
     wire::Append(&frame->body,
                  wire::GetReply{.first_index = chunk.first_key,
                                 .record_count = static_cast<uint32_t>(result.slots.size()),
@@ -146,6 +149,12 @@ class GetOperation final : public Operation {
     CountGiven(&shard(), connection().transport(), static_cast<uint32_t>(result.slots.size()),
                result.from_ssd);
     chunk.state = State::kSending;
+    if (last) {
+      last_chunk_ = &chunk;
+      last_frame_ = std::move(frame);  // Advance sends it: after that, nothing of this may be used.
+      return false;
+    }
+    frame->header.flags |= wire::kMore;
     frame->operation = this;
     frame->tag = reinterpret_cast<uint64_t>(&chunk);
     frame->sent = [](Operation* operation, uint64_t tag, bool) {
@@ -155,6 +164,10 @@ class GetOperation final : public Operation {
     };
     connection().Send(std::move(frame));
     return true;
+  }
+
+  void OnLastSent() override {
+    if (last_chunk_ != nullptr) Release(last_chunk_);
   }
 
   void Release(Chunk* chunk) {
@@ -168,6 +181,8 @@ class GetOperation final : public Operation {
   uint32_t key_count_;
   uint32_t next_key_ = 0;
   std::array<Chunk, 2> chunks_;
+  Chunk* last_chunk_ = nullptr;  // Its records are in the last reply; null: nobody's are.
+  std::unique_ptr<OutFrame> last_frame_;
   uint32_t started_ = 0;  // Chunks.
   uint32_t sent_ = 0;     // Chunks handed to the connection, or dropped.
   uint32_t given_ = 0;    // Records in them.

@@ -320,8 +320,9 @@ void StartControl(Connection* connection, const wire::FrameHeader& header, Const
                                                                : request.verify().namespace_id();
   const Connection::OpenNamespace* opened = connection->FindNamespace(id);
   std::vector<BlockKey> keys;
-  const bool keys_good =
-      ReadKeys(request.evict().keys(), &keys) && ReadKeys(request.verify().keys(), &keys);
+  const bool keys_good = ReadKeys(request.explain().keys(), &keys) &&
+                         ReadKeys(request.evict().keys(), &keys) &&
+                         ReadKeys(request.verify().keys(), &keys);
   if (request.request_case() == Case::REQUEST_NOT_SET || !keys_good) {
     ControlError::Start(connection, header, Outcome::kInvalid,
                         "the control message asks for nothing that this daemon knows");
@@ -329,7 +330,16 @@ void StartControl(Connection* connection, const wire::FrameHeader& header, Const
     ControlError::Start(connection, header, Outcome::kWrongNamespace,
                         "open the namespace on this connection first");
   } else if (request.request_case() == Case::kExplain) {
-    StartExplain(connection, header, *opened, request.explain());
+    const wire::ExplainRequest& explain = request.explain();
+    const uint64_t first_tokens = std::min<uint64_t>(explain.token_count(), kBlockTokens);
+    if (keys.size() != explain.token_count() / kBlockTokens ||
+        static_cast<uint64_t>(explain.tokens_size()) != first_tokens) {
+      ControlError::Start(
+          connection, header, Outcome::kInvalid,
+          "explain needs a key for every whole block, and the first block's tokens");
+      return;
+    }
+    StartExplain(connection, header, *opened, explain, std::move(keys));
   } else if (request.request_case() == Case::kEvict) {
     (new EvictOperation(connection, header))
         ->Start(std::move(keys), request.evict().whole_namespace(), opened->index);

@@ -73,15 +73,16 @@ std::string_view WindowName(Absence absence) {
 class ExplainOperation final : public Operation {
  public:
   ExplainOperation(Connection* connection, const wire::FrameHeader& request,
-                   const Connection::OpenNamespace& name_space, std::vector<TokenId> tokens)
-      : Operation(connection, request), name_space_(name_space), tokens_(std::move(tokens)) {}
+                   const Connection::OpenNamespace& name_space, std::vector<TokenId> first_tokens,
+                   std::vector<BlockKey> keys)
+      : Operation(connection, request),
+        name_space_(name_space),
+        first_tokens_(std::move(first_tokens)),
+        keys_(std::move(keys)) {}
 
-  void Start() {
-    for (const Hash256& hash : PrefixChain(name_space_.name_space, tokens_)) {
-      keys_.push_back(KeyOf(hash));
-    }
+  void Start(uint64_t token_count) {
     wire::ExplainReply& explain = *reply_.mutable_explain();
-    explain.set_tokens(tokens_.size());
+    explain.set_tokens(token_count);
     explain.set_asked_blocks(static_cast<uint32_t>(keys_.size()));
     explain.set_window("none");
     if (keys_.empty()) {
@@ -175,9 +176,8 @@ class ExplainOperation final : public Operation {
     std::erase_if(others_, [this](const NamespaceTable::Known& known) {
       return known.index == name_space_.index || !known.manifest.has_value();
     });
-    const std::span<const TokenId> first = std::span(tokens_).first(kBlockTokens);
     for (const auto& other : others_) {
-      other_keys_.push_back(KeyOf(BlockHash(other.name_space, first)));
+      other_keys_.push_back(KeyOf(BlockHash(other.name_space, first_tokens_)));
     }
     elsewhere_.Start(
         &shard(), std::as_bytes(std::span(other_keys_)), static_cast<uint32_t>(other_keys_.size()),
@@ -214,7 +214,7 @@ class ExplainOperation final : public Operation {
   }
 
   Connection::OpenNamespace name_space_;
-  std::vector<TokenId> tokens_;
+  std::vector<TokenId> first_tokens_;  // Of the first block.
   std::vector<BlockKey> keys_;
   uint32_t hit_blocks_ = 0;
   bool pending_block_ = false;
@@ -230,11 +230,11 @@ class ExplainOperation final : public Operation {
 }  // namespace
 
 void StartExplain(Connection* connection, const wire::FrameHeader& header,
-                  const Connection::OpenNamespace& name_space,
-                  const wire::ExplainRequest& request) {
+                  const Connection::OpenNamespace& name_space, const wire::ExplainRequest& request,
+                  std::vector<BlockKey> keys) {
   (new ExplainOperation(connection, header, name_space,
-                        {request.tokens().begin(), request.tokens().end()}))
-      ->Start();
+                        {request.tokens().begin(), request.tokens().end()}, std::move(keys)))
+      ->Start(request.token_count());
 }
 
 }  // namespace reprise::server

@@ -35,7 +35,7 @@ BlockStore::BlockStore(const Options& options, SlotPool* slots, uint64_t blocks_
       index_(blocks_max),
       eviction_(std::move(eviction)),
       admission_(std::move(admission)),
-      departed_(std::max(1u, options.departed_rows)),
+      departed_(options.departed_rows),
       append_queue_(slots->block_slots()) {
   for (uint32_t i = 0; i < options_.loads_max; ++i) {
     loads_.push_back(std::make_unique<Load>(this));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -20,7 +21,7 @@ enum class Departure : uint8_t {
 
 class DepartedBlocks {
  public:
-  explicit DepartedBlocks(uint32_t rows) : rows_(rows) {}
+  explicit DepartedBlocks(uint32_t rows) : rows_(std::max(1u, rows)) {}
 
   void Remember(const BlockKey& key, Departure why) { Row(key) = {key.low ^ key.high, why}; }
   Departure Why(const BlockKey& key) const {

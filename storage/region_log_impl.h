@@ -47,8 +47,9 @@ class RegionLog::Impl {
     State state = State::kDirty;
     bool trailer_written = false;  // The entries on the device are those of this life.
     bool undead = false;           // Reclaimed, and the erase failed.
-    bool tails_erased = false;     // The state page on the device has kTailsErased.
-    uint32_t users = 0;            // Reads and erases of records in flight; hold back the erase.
+    bool moves_unsynced = false;  // Reclaimed, and the copies of its hot blocks may not be durable.
+    bool tails_erased = false;    // The state page on the device has kTailsErased.
+    uint32_t users = 0;           // Reads and erases of records in flight; hold back the erase.
     uint32_t entry_count = 0;
     uint32_t entries_crc = 0;
     uint64_t sequence = 0;
@@ -204,6 +205,7 @@ class RegionLog::Impl {
   void ReadEntries();
   void OnEntriesRead(int32_t result);
   void StepMoves();
+  void SyncMoves();
   void TellReclaimed(const BlockKey& key, Location location);
   void StartMove(const TrailerEntry& entry, Location from);
   void OnMoveRead(Move* move, int32_t result);

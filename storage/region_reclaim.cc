@@ -40,6 +40,7 @@ void RegionLog::Impl::StartReclaimIfDue() {
   reclaim_.was_sealed = !dirty;
   regions_[reclaim_.region].state = State::kReclaiming;
   if (!dirty) return ReadEntries();
+  if (regions_[reclaim_.region].moves_unsynced) return SyncMoves();
   reclaim_.step = Reclaim::Step::kReaders;
   EraseRegionIfUnused();
 }
@@ -136,11 +137,17 @@ void RegionLog::Impl::StepMoves() {
     reclaim_.step = Reclaim::Step::kReaders;
     return EraseRegionIfUnused();
   }
+  SyncMoves();
+}
+
+// A region is not erased before the copies of its hot blocks are durable: when the sync fails it
+// keeps its bytes, which recovery would find, and the sync is tried again before its next erase.
+void RegionLog::Impl::SyncMoves() {
   reclaim_.step = Reclaim::Step::kSync;
-  reclaim_.sync.done = [](Completion* self, int32_t) {
-    // When the sync failed the copies may be lost by a power cut, like everything since the last
-    // one.
+  reclaim_.sync.done = [](Completion* self, int32_t result) {
     Impl* log = static_cast<Reclaim::AfterMoves*>(self)->log;
+    log->regions_[log->reclaim_.region].moves_unsynced = result < 0;
+    if (result < 0) return log->FinishReclaim(result);
     log->reclaim_.step = Reclaim::Step::kReaders;
     log->EraseRegionIfUnused();
   };
@@ -295,7 +302,8 @@ void RegionLog::Impl::FinishReclaim(int32_t result) {
   }
   reclaim_.step = Reclaim::Step::kNone;
   const bool undead = result < 0 && (reclaim_.was_sealed || region.undead);
-  region = {.undead = undead, .users = region.users};
+  const bool moves_unsynced = result < 0 && region.moves_unsynced;
+  region = {.undead = undead, .moves_unsynced = moves_unsynced, .users = region.users};
   if (result < 0) {
     ++erase_failures_;
     reclaim_on_demand_ = true;

@@ -6,15 +6,12 @@
 #include "protocol/base/checksum.h"
 
 namespace reprise::wire {
-namespace {
-
-constexpr size_t kCheckedFrom = offsetof(FrameHeader, body_crc);
 
 uint32_t HeaderCrc(const FrameHeader& header) {
-  return Crc32c(AsBytes(header).subspan(kCheckedFrom));
+  const ConstBytes bytes = AsBytes(header);
+  return Crc32c(bytes.subspan(offsetof(FrameHeader, body_crc)),
+                Crc32c(bytes.first(offsetof(FrameHeader, header_crc))));
 }
-
-}  // namespace
 
 void SealFrame(FrameHeader* header, ConstBytes body) {
   RP_CHECK(body.size() <= kBodyBytesMax);

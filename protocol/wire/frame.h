@@ -42,7 +42,7 @@ struct FrameHeader {
   uint16_t version = kProtocolVersion;
   uint8_t opcode = 0;
   uint8_t outcome = 0;      // Outcome; kOk in a request.
-  uint32_t header_crc = 0;  // CRC32C over bytes [12, 64): trusted before a length is believed.
+  uint32_t header_crc = 0;  // HeaderCrc: checked before a length is believed.
   uint32_t body_crc = 0;    // CRC32C over the body. Bulk data carries its own checksums.
   uint64_t request_id =
       0;  // Chosen by the client, rising, echoed by the server; 0 in a one-way message.
@@ -61,6 +61,9 @@ static_assert(offsetof(FrameHeader, flags) == 48);
 static_assert(std::has_unique_object_representations_v<FrameHeader>, "no implicit padding");
 
 inline constexpr uint32_t kFrameHeaderBytes = sizeof(FrameHeader);
+
+// CRC32C over all of the header but header_crc itself: bytes [0, 8) and [12, 64), in this order.
+uint32_t HeaderCrc(const FrameHeader& header);
 
 // Sets both checksums and the body length.
 void SealFrame(FrameHeader* header, ConstBytes body);

@@ -188,9 +188,9 @@ TEST_P(ClientTest, Administration) {
   EXPECT_EQ(explanation.tokens, 1280u);
   EXPECT_EQ(explanation.asked_blocks, 10u);
   EXPECT_EQ(explanation.reason, "never_stored");
-  EXPECT_EQ(client_->Explain(id_, std::vector<TokenId>(262'001)).status().code(),
+  EXPECT_EQ(client_->Explain(id_, std::vector<TokenId>(6'400'001)).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(client_->Explain(id_, std::vector<TokenId>(262'000)).value().tokens, 262'000u);
+  EXPECT_EQ(client_->Explain(id_, std::vector<TokenId>(1'048'576)).value().tokens, 1'048'576u);
   EXPECT_EQ(client_->Verify(id_, {}).value().checked, 10u);
   EXPECT_EQ(client_->Evict(id_, std::span(keys_).subspan(8)).value(), 2u);
   EXPECT_EQ(client_->EvictNamespace(id_).value(), 8u);

@@ -380,9 +380,8 @@ void FakeServer::FillControl(const wire::ControlRequest& request, wire::ControlR
         R"(,"budget_bytes":1048576,"blocks":)" + std::to_string(blocks_.size()) + "}}}");
   } else if (request.has_explain()) {
     wire::ExplainReply* explain = reply->mutable_explain();
-    explain->set_tokens(static_cast<uint64_t>(request.explain().tokens_size()));
-    explain->set_asked_blocks(static_cast<uint32_t>(request.explain().tokens_size()) /
-                              kBlockTokens);
+    explain->set_tokens(request.explain().token_count());
+    explain->set_asked_blocks(static_cast<uint32_t>(request.explain().keys_size()));
     explain->set_reason("never_stored");
     explain->set_detail("Block 0 was never stored here.");
     explain->set_window("none");

@@ -1,5 +1,4 @@
 #include "protocol/base/check.h"
-#include "protocol/base/checksum.h"
 #include "protocol/wire/frame.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -13,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   wire::FrameHeader parsed;
   (void)wire::ParseFrameHeader(reprise::AsBytes(header), &parsed);
 
-  header.header_crc = reprise::Crc32c(reprise::AsBytes(header).subspan(12));
+  header.header_crc = wire::HeaderCrc(header);
   const Outcome outcome = wire::ParseFrameHeader(reprise::AsBytes(header), &parsed);
   RP_CHECK(outcome == Outcome::kOk || outcome == Outcome::kInvalid ||
            outcome == Outcome::kUnsupported);

@@ -133,8 +133,13 @@ void AddConnections(Writer* writer, Corpus* corpus) {
   control.mutable_evict()->set_whole_namespace(true);
   steps += Step(wire::Opcode::kControl, control.SerializeAsString(), {});
   control.mutable_explain()->set_namespace_id(1);
-  for (const reprise::TokenId token : corpus->tokens(0))
-    control.mutable_explain()->add_tokens(token);
+  const std::vector<reprise::TokenId>& tokens = corpus->tokens(0);
+  control.mutable_explain()->set_token_count(tokens.size());
+  control.mutable_explain()->mutable_tokens()->Add(tokens.begin(),
+                                                   tokens.begin() + reprise::kBlockTokens);
+  for (const reprise::BlockKey& key : corpus->Keys(0, 0, 0, corpus->depth(0))) {
+    control.mutable_explain()->add_keys(std::string(AsText(AsBytes(key))));
+  }
   steps += Step(wire::Opcode::kControl, control.SerializeAsString(), {});
   writer->Add("connection", "control.bin", steps);
   writer->Add("connection", "raw.bin", std::string("\0\4\0abcd", 7));

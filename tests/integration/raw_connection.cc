@@ -14,7 +14,6 @@
 #include <cstring>
 #include <utility>
 
-#include "protocol/base/checksum.h"
 #include "protocol/wire/control.pb.h"
 #include "tests/integration/program.h"
 
@@ -151,7 +150,7 @@ std::string RawConnection::MakeFrame(wire::Opcode opcode, std::string_view body,
 }
 
 void RawConnection::Reseal(wire::FrameHeader* header) {
-  header->header_crc = Crc32c(AsBytes(*header).subspan(offsetof(wire::FrameHeader, body_crc)));
+  header->header_crc = wire::HeaderCrc(*header);
 }
 
 std::optional<RawConnection::Frame> RawConnection::Call(wire::Opcode opcode,

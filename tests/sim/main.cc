@@ -83,10 +83,12 @@ std::string ReadAll(int fd) {
 
 // In the child: description, failure, outcomes; a line each for the first two.
 int RunChild(uint64_t seed, uint64_t ops, bool verbose, int fd) {
-  World world({.seed = seed, .ops = static_cast<uint32_t>(ops), .verbose = verbose});
-  WriteAll(fd, world.Describe() + "\n");
-  const bool passed = world.Run();
-  WriteAll(fd, world.failure() + "\n" + world.outcomes().ToText());
+  // Not destroyed: its disks hold what was in flight when its daemons died.
+  static auto* const world =
+      new World({.seed = seed, .ops = static_cast<uint32_t>(ops), .verbose = verbose});
+  WriteAll(fd, world->Describe() + "\n");
+  const bool passed = world->Run();
+  WriteAll(fd, world->failure() + "\n" + world->outcomes().ToText());
   close(fd);
   std::fflush(nullptr);
   if (!passed) _exit(1);  // With operations in flight, nothing can be destroyed in order.

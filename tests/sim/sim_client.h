@@ -112,7 +112,7 @@ class SimClient {
   void OnReply(const wire::FrameHeader& header, Request* request, ConstBytes body, ConstBytes data);
   void OnPut(const wire::FrameHeader& header, Request* request, ConstBytes body);
   void OnPutOutcome(const Request& request, const PutItem& item, Outcome outcome);
-  void OnGet(const wire::FrameHeader& header, Request* request, ConstBytes body, ConstBytes data);
+  void OnGet(Request* request, ConstBytes body, ConstBytes data);
   void OnGetEnd(const wire::FrameHeader& header, const Request& request);
   void OnLookup(const wire::FrameHeader& header, Request* request, ConstBytes body);
   void OnWindowPut(const wire::FrameHeader& header, const Request& request);

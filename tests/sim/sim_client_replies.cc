@@ -23,7 +23,8 @@ void SimClient::OnReply(const wire::FrameHeader& header, Request* request, Const
     case wire::Opcode::kPut:
       return OnPut(header, request, body);
     case wire::Opcode::kGet:
-      return more ? OnGet(header, request, body, data) : OnGetEnd(header, *request);
+      OnGet(request, body, data);
+      return more ? void() : OnGetEnd(header, *request);
     case wire::Opcode::kLookup:
       return OnLookup(header, request, body);
     case wire::Opcode::kWindowPut:
@@ -87,8 +88,7 @@ void SimClient::OnPutOutcome(const Request& request, const PutItem& item, Outcom
   }
 }
 
-void SimClient::OnGet(const wire::FrameHeader&, Request* request, ConstBytes body,
-                      ConstBytes data) {
+void SimClient::OnGet(Request* request, ConstBytes body, ConstBytes data) {
   wire::GetReply reply;
   if (!wire::Decode(body, &reply)) return Fail("a damaged get reply");
   if (reply.first_index != request->records_received ||

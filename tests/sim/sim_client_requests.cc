@@ -172,8 +172,16 @@ void SimClient::StartControl() {
   if (draw == 0) {
     control.mutable_status();
   } else if (draw < 4) {
-    control.mutable_explain()->set_namespace_id(id);
-    for (const TokenId token : corpus.tokens(chain)) control.mutable_explain()->add_tokens(token);
+    wire::ExplainRequest& explain = *control.mutable_explain();
+    explain.set_namespace_id(id);
+    const std::span<const TokenId> tokens = corpus.tokens(chain);
+    explain.set_token_count(tokens.size());
+    for (const TokenId token : tokens.first(std::min<size_t>(tokens.size(), kBlockTokens))) {
+      explain.add_tokens(token);
+    }
+    for (const BlockKey& key : corpus.Keys(request.name_space, chain, 0, corpus.depth(chain))) {
+      explain.add_keys(std::string(AsText(AsBytes(key))));
+    }
   } else if (draw < 8) {
     wire::EvictRequest& evict = *control.mutable_evict();
     evict.set_namespace_id(id);

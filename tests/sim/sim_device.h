@@ -85,6 +85,7 @@ class SimDevice final : public storage::Device {
   void Crash() {
     for (const Pending& item : pending_) {
       if (IsChange(*item.op)) changes_.push_back(ChangeOf(*item.op));
+      abandoned_.push_back(item.op);
     }
     pending_.clear();
     for (const Change& change : changes_) Keep(change, &durable_);
@@ -97,7 +98,10 @@ class SimDevice final : public storage::Device {
   void Kill() {
     std::vector<Pending> orphans;
     std::swap(orphans, pending_);
-    for (const Pending& item : orphans) (void)Execute(item);
+    for (const Pending& item : orphans) {
+      (void)Execute(item);
+      abandoned_.push_back(item.op);
+    }
   }
 
   // A damaged medium: flips one bit, now and for good.
@@ -271,6 +275,8 @@ class SimDevice final : public storage::Device {
   std::vector<std::byte> view_;
   std::vector<std::byte> durable_;
   std::vector<Pending> pending_;
+  // Never used again: a dead process leaves its memory as it is, and a leak checker shall know it.
+  std::vector<storage::DeviceOp*> abandoned_;
   std::vector<Change> changes_;  // Completed and not synced, in order of completion.
   Planned fail_next_[4];
   uint64_t bad_offset_ = 0;

@@ -116,6 +116,27 @@ TEST_P(RegionLogEviction, ReclaimsAndKeepsHotBlocks) {
 
 INSTANTIATE_TEST_SUITE_P(Policies, RegionLogEviction, testing::Values("fifo", "lru", "s3fifo"));
 
+// The sync of the moved copies fails, and the power goes some turns later, before or after the next
+// one: the old copy must be there as long as the new one may be lost.
+TEST(RegionLog, HotBlocksOutliveAFailedSyncOfTheirCopies) {
+  uint32_t cut_while_unsynced = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    LogFixture f({.slots = 4, .region_count = 4, .seed = seed, .faults = {.latency_ticks_max = 8}});
+    f.hot_[TestKey(0)] = true;
+    ASSERT_EQ(f.Put(0, true), 0);
+    uint32_t number = 1;
+    while (f.moved_ == 0) f.Start(number++, false), f.Turn();
+    f.device_->FailNext(Kind::kSync, 1, EIO);
+    for (uint64_t turn = 0; turn < seed % 60; ++turn) f.Turn();
+    if (f.log_->stats().reclaimed_regions == 0) ++cut_while_unsynced;
+    f.device_->FailNext(Kind::kSync, 0, 0);  // The disk is well again.
+    const auto restarted = f.CrashAndRestart();
+    ASSERT_TRUE(restarted.ok()) << "seed " << seed << ": " << restarted.status();
+    ASSERT_EQ(f.Load(0), Outcome::kOk) << "seed " << seed;
+  }
+  EXPECT_GT(cut_while_unsynced, 50u);
+}
+
 TEST(RegionLog, EverythingHotStillMakesProgress) {
   for (const uint32_t percent : {0u, 1u, 10u, 50u}) {
     for (const uint32_t slots : {1u, 2u, 3u, 8u}) {

@@ -12,7 +12,10 @@ class TempDirectory {
  public:
   TempDirectory() {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::string(RP_BINARY_DIR) + "/tmp/" + test->test_suite_name() + "." + test->name();
+    path_.append(RP_BINARY_DIR "/tmp/")
+        .append(test->test_suite_name())
+        .append(".")
+        .append(test->name());
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }
