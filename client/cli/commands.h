@@ -72,6 +72,7 @@ void AddCompletion(CLI::App* app);                 // completion
 // Defined outside client/cli; each is listed in verbs.cc once it exists.
 void AddDrive(CLI::App* app, Globals* globals);     // drive
 void AddBench(CLI::App* app, Globals* globals);     // bench
+void AddModel(CLI::App* app, Globals* globals);     // model
 void AddSimulate(CLI::App* app, Globals* globals);  // simulate
 
 // All verbs, in the order in which help shows them.

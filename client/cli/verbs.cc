@@ -10,6 +10,7 @@ void AddVerbs(CLI::App* app, Globals* globals) {
   AddDoctor(app, globals);
   AddDrive(app, globals);
   AddBench(app, globals);
+  AddModel(app, globals);
   AddCompletion(app);
 }
 

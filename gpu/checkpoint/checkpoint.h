@@ -16,6 +16,7 @@ namespace reprise::engine {
 enum class DType : uint8_t { kF32, kBf16, kI8, kF8E4m3, kF8E8m0 };
 std::string_view DTypeName(DType type);  // As safetensors spells it: "F32", "BF16", "I8", ...
 uint32_t DTypeBytes(DType type);
+std::string TensorText(DType dtype, const std::vector<uint64_t>& shape);  // "BF16 [512, 5120]".
 
 // One tensor of an open checkpoint. The bytes are mapped from the file and live as long as it.
 struct Tensor {
@@ -27,7 +28,8 @@ struct Tensor {
 // A sharded safetensors checkpoint, mapped read-only: opening reads headers, not tensors. Follows
 // model.safetensors.index.json; a folder with one model.safetensors needs no index. Refuses a
 // truncated file, an oversized or damaged header, offsets that overlap, leave gaps or lie, a name
-// in two shards, an index that does not fit the shards; each by file and tensor. Any thread.
+// in two shards, an index that does not fit the shards; each by file and tensor (DATA_LOSS, or
+// NOT_FOUND where there is no checkpoint at all). Any thread.
 class Checkpoint {
  public:
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& folder);
@@ -40,8 +42,8 @@ class Checkpoint {
   virtual const Tensor* Find(std::string_view name) const = 0;
   virtual std::vector<std::string> Names() const = 0;  // Sorted.
   virtual uint64_t total_bytes() const = 0;            // Of all tensors.
-  // SHA-256 over the index and the shards' headers, in order of file name:
-  // Manifest::weights_digest.
+  // SHA-256 over the SHA-256 of the index and of each shard's header (its JSON), in order of file
+  // name: Manifest::weights_digest. Follows names, types, shapes and places, not the weights.
   virtual Hash256 Digest() const = 0;
 };
 

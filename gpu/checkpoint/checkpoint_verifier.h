@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,5 +27,12 @@ struct CheckpointReport {
 };
 
 CheckpointReport VerifyCheckpoint(const ModelGeometry& geometry, const Checkpoint& checkpoint);
+
+// Reads every UE8M0 and E4M3 tensor: a code that is NaN (0xFF; 0x7F and 0xFF) is an error that
+// names the tensor and the byte. `progress` (may be empty) hears how many bytes are done.
+absl::Status CheckScales(const Checkpoint& checkpoint,
+                         const std::function<void(uint64_t bytes)>& progress = {});
+// How many bytes CheckScales reads.
+uint64_t ScaleCheckBytes(const Checkpoint& checkpoint);
 
 }  // namespace reprise::engine

@@ -111,6 +111,10 @@ struct ModelConfig {
   static absl::StatusOr<ModelConfig> Load(const std::string& path);
   // "v4.1-flash" or "nano".
   static absl::StatusOr<ModelConfig> Preset(std::string_view name);
+
+  // The canonical config.json: keys sorted, those alone that the model depends on. Parse gives an
+  // equal configuration back; its SHA-256 may stand for the configuration.
+  std::string ToJson() const;
 };
 
 // What Parse checks after reading: ranges, divisibility, lists that fit one another.

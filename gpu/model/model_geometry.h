@@ -30,6 +30,8 @@ struct LayerPlan {
   bool reads_pool = false;           // It selects inside the pool.
   uint32_t engram = kNoLayer;        // Index into engram_layers: runs before this layer.
   bool draft_tap = false;            // DSpark takes the mean of the stream that enters it.
+
+  friend bool operator==(const LayerPlan&, const LayerPlan&) = default;
 };
 
 // A window row, as a layer keeps it for one token: head_dim E4M3 codes, then a UE8M0 scale per 32.
@@ -46,6 +48,7 @@ struct ParameterCount {
   uint64_t engram_tables = 0;  // Of these.
   uint64_t routed_experts = 0;  // Of these.
   uint64_t draft = 0;           // Of the DSpark stages; not in total.
+  uint64_t vision = 0;          // Of vision tower, aligner and image vectors; not in total.
   uint64_t active_encoder = 0;  // Per token, encoder layers and the decoder's KV projection.
   uint64_t active_all = 0;      // Per token, all backbone layers.
 };

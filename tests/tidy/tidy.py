@@ -67,7 +67,7 @@ OWNERS = {
     "spdlog/": ["server/log.cc"],
     "httplib": ["server/http.cc"],
     "prometheus/": ["server/metrics.cc"],
-    "nlohmann/": ["client/*", "server/status*"],
+    "nlohmann/": ["client/*", "gpu/*", "server/status*"],
     "CLI/": ["client/cli/*", "client/*_command.cc", "server/main.cc"],
     "zlib": ["client/trace/*"],
     "zstd": ["client/trace/*"],
