@@ -1,0 +1,211 @@
+// Attention rows and index scores. Part of kernels_<isa>.cc; see simd16.h and kernels.h.
+#pragma once
+
+#include "gpu/cpu/kernels.h"
+#include "gpu/cpu/quantise_kernels.h"
+#include "gpu/cpu/simd16.h"
+
+namespace {
+
+using reprise::engine::cpu::AttentionCall;
+using reprise::engine::cpu::kAttentionBlock;
+
+// ---- Sixteen sums over lanes at once, each by the tree of ReduceAdd
+// ------------------------------
+
+// Halves of `kWidth` lanes are added: groups of a, then groups of b.
+inline F16 FoldEights(F16 a, F16 b) {
+  const F16 low =
+      __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+  const F16 high =
+      __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+  return low + high;
+}
+inline F16 FoldFours(F16 a, F16 b) {
+  const F16 low =
+      __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+  const F16 high =
+      __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+  return low + high;
+}
+inline F16 FoldTwos(F16 a, F16 b) {
+  const F16 low =
+      __builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29);
+  const F16 high =
+      __builtin_shufflevector(a, b, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31);
+  return low + high;
+}
+inline F16 FoldOnes(F16 a, F16 b) {
+  const F16 low =
+      __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const F16 high =
+      __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  return low + high;
+}
+// Lane i is the sum of v[i].
+inline F16 ReduceAdd16(const F16* v) {
+  F16 eights[8], fours[4], twos[2];
+  for (int i = 0; i < 8; ++i) eights[i] = FoldEights(v[2 * i], v[2 * i + 1]);
+  for (int i = 0; i < 4; ++i) fours[i] = FoldFours(eights[2 * i], eights[2 * i + 1]);
+  for (int i = 0; i < 2; ++i) twos[i] = FoldTwos(fours[2 * i], fours[2 * i + 1]);
+  return FoldOnes(twos[0], twos[1]);
+}
+
+// ---- Attention
+// -----------------------------------------------------------------------------------
+
+constexpr uint32_t kDotHeads = 4, kDotKeys = 4;
+
+// logits[head][key] = q . k * scale, for 4 heads and 4 keys; out is [kDotHeads][stride].
+inline void DotFourByFour(const float* query, const float* const* keys, uint32_t dim, float scale,
+                          float* out, uint32_t stride) {
+  F16 sum[kDotHeads * kDotKeys];
+  for (F16& s : sum) s = Set(0.0f);
+  for (uint32_t d = 0; d < dim; d += kLanes) {
+    F16 key[kDotKeys];
+    for (uint32_t k = 0; k < kDotKeys; ++k) key[k] = Load(keys[k] + d);
+    for (uint32_t h = 0; h < kDotHeads; ++h) {
+      const F16 q = Load(query + h * dim + d);
+      for (uint32_t k = 0; k < kDotKeys; ++k) {
+        sum[h * kDotKeys + k] = MulAdd(q, key[k], sum[h * kDotKeys + k]);
+      }
+    }
+  }
+  float dots[kDotHeads * kDotKeys];
+  Store(dots, ReduceAdd16(sum) * Set(scale));
+  for (uint32_t h = 0; h < kDotHeads; ++h) {
+    memcpy(out + h * stride, dots + h * kDotKeys, kDotKeys * sizeof(float));
+  }
+}
+
+// Logits to probabilities, rounded to bf16, in place; the head's maximum and denominator go on.
+// Returns what the old numerator is multiplied by.
+inline float SoftmaxStep(float* logits, float* top, float* total) {
+  F16 part[kAttentionBlock / kLanes];
+  F16 largest = Set(-3e38f);
+  for (uint32_t i = 0; i < kAttentionBlock / kLanes; ++i) {
+    part[i] = Load(logits + i * kLanes);
+    largest = Max(largest, part[i]);
+  }
+  const float new_top = Larger(*top, ReduceMax(largest));
+  F16 sum = Set(0.0f);
+  for (uint32_t i = 0; i < kAttentionBlock / kLanes; ++i) {
+    const F16 p = Exp(part[i] - Set(new_top));
+    sum += p;
+    Store(logits + i * kLanes, RoundToBf16(p));
+  }
+  const float decay = Exp(Set(*top - new_top))[0];
+  *total = *total * decay + ReduceAdd(sum);
+  *top = new_top;
+  return decay;
+}
+
+// sum[head][d] = sum * decay + sum over keys of p[head][key] key[d], for 4 heads.
+inline void AddValues(const AttentionCall& call, const float* p, const float* decay, float* sum) {
+  constexpr uint32_t kParts = 4;  // Registers of d at a time.
+  const uint32_t dim = call.dim;
+  uint32_t d = 0;
+  for (; d + kParts * kLanes <= dim; d += kParts * kLanes) {
+    F16 acc[kDotHeads][kParts];
+    for (uint32_t h = 0; h < kDotHeads; ++h) {
+      for (uint32_t i = 0; i < kParts; ++i) {
+        acc[h][i] = Load(sum + h * dim + d + i * kLanes) * Set(decay[h]);
+      }
+    }
+    for (uint32_t k = 0; k < call.count; ++k) {
+      F16 value[kParts];
+      for (uint32_t i = 0; i < kParts; ++i) value[i] = Load(call.keys[k] + d + i * kLanes);
+      for (uint32_t h = 0; h < kDotHeads; ++h) {
+        const F16 weight = Set(p[h * kAttentionBlock + k]);
+        for (uint32_t i = 0; i < kParts; ++i) acc[h][i] = MulAdd(weight, value[i], acc[h][i]);
+      }
+    }
+    for (uint32_t h = 0; h < kDotHeads; ++h) {
+      for (uint32_t i = 0; i < kParts; ++i) Store(sum + h * dim + d + i * kLanes, acc[h][i]);
+    }
+  }
+  for (; d < dim; d += kLanes) {
+    for (uint32_t h = 0; h < kDotHeads; ++h) {
+      F16 acc = Load(sum + h * dim + d) * Set(decay[h]);
+      for (uint32_t k = 0; k < call.count; ++k) {
+        acc = MulAdd(Set(p[h * kAttentionBlock + k]), Load(call.keys[k] + d), acc);
+      }
+      Store(sum + h * dim + d, acc);
+    }
+  }
+}
+
+void KernelAttentionBlock(const AttentionCall& call) {
+  if (call.count == 0) return;
+  const float* padded[kAttentionBlock + kDotKeys];
+  const uint32_t whole = (call.count + kDotKeys - 1) / kDotKeys * kDotKeys;
+  for (uint32_t k = 0; k < whole; ++k) padded[k] = call.keys[k < call.count ? k : call.count - 1];
+  for (uint32_t head = 0; head < call.heads; head += kDotHeads) {
+    float logits[kDotHeads * kAttentionBlock];
+    const float* query = call.query + size_t{head} * call.dim;
+    for (uint32_t k = 0; k < whole; k += kDotKeys) {
+      DotFourByFour(query, padded + k, call.dim, call.scale, logits + k, kAttentionBlock);
+    }
+    float decay[kDotHeads];
+    for (uint32_t h = 0; h < kDotHeads; ++h) {
+      float* row = logits + h * kAttentionBlock;
+      for (uint32_t k = call.count; k < kAttentionBlock; ++k) row[k] = -3e38f;
+      decay[h] = SoftmaxStep(row, call.top + head + h, call.total + head + h);
+    }
+    AddValues(call, logits, decay, call.sum + size_t{head} * call.dim);
+  }
+}
+
+void KernelAttentionEnd(const AttentionCall& call, const float* sinks, float* out) {
+  for (uint32_t head = 0; head < call.heads; ++head) {
+    const float total = call.total[head] + Exp(Set(sinks[head] - call.top[head]))[0];
+    const F16 divisor = Set(total);
+    for (uint32_t d = 0; d < call.dim; d += kLanes) {
+      const size_t at = size_t{head} * call.dim + d;
+      Store(out + at, RoundToBf16(Load(call.sum + at) / divisor));
+    }
+  }
+}
+
+// ---- Index scores
+// --------------------------------------------------------------------------------
+
+void KernelIndexTile(const uint8_t* const* codes, const uint8_t* const* scales, uint32_t dim,
+                     float* tile) {
+  for (uint32_t d = 0; d < dim; d += 8) {  // Eight codes a word.
+    uint32_t words[kLanes], powers[kLanes];
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      memcpy(&words[lane], codes[lane] + d / 2, sizeof(uint32_t));
+      powers[lane] = uint32_t{scales[lane][d / 32]} << 23;
+    }
+    U16 word = LoadU(words);
+    const F16 scale = AsFloat(LoadU(powers));
+    for (uint32_t i = 0; i < 8; ++i, word >>= 4) {
+      Store(tile + (d + i) * kLanes, Lookup(E2m1Table(), word & SetU(15)) * scale);
+    }
+  }
+}
+
+void KernelIndexScores(const float* tile, const float* queries, const float* weights,
+                       uint32_t heads, uint32_t dim, uint32_t rows, float* scores, size_t stride) {
+  for (uint32_t row = 0; row < rows; ++row) {
+    const float* query = queries + size_t{row} * heads * dim;
+    F16 score = Set(0.0f);
+    for (uint32_t head = 0; head < heads; head += kDotHeads) {
+      F16 dot[kDotHeads];
+      for (F16& s : dot) s = Set(0.0f);
+      for (uint32_t d = 0; d < dim; ++d) {
+        const F16 key = Load(tile + d * kLanes);
+        for (uint32_t h = 0; h < kDotHeads; ++h) {
+          dot[h] = MulAdd(Set(query[(head + h) * dim + d]), key, dot[h]);
+        }
+      }
+      for (uint32_t h = 0; h < kDotHeads; ++h) {
+        score = MulAdd(Set(weights[row * heads + head + h]), Max(dot[h], Set(0.0f)), score);
+      }
+    }
+    Store(scores + row * stride, score + Set(0.0f));  // -0 becomes 0: they are a tie.
+  }
+}
+
+}  // namespace

@@ -1,0 +1,181 @@
+// The mixture of experts (model-facts section 8).
+#include <cmath>
+
+#include "gpu/cpu/step.h"
+
+namespace reprise::engine::cpu {
+namespace {
+
+// One row at one expert. Slots are ordered by expert, and by row within an expert.
+struct Slot {
+  uint32_t row = 0;
+  uint32_t expert = 0;
+  float weight = 1;
+};
+
+float Affinity(float logit) {
+  const double x = logit;
+  return static_cast<float>(std::sqrt(x > 20 ? x : std::log1p(std::exp(x))));
+}
+
+// The experts of one row, best first; the bias decides the choice and not the weight.
+void Route(const Floats& bias, const float* logits, uint32_t count, float scaling, uint32_t row,
+           std::vector<Slot>* slots) {
+  const auto experts = static_cast<uint32_t>(bias.size());
+  Floats affinity(experts);
+  for (uint32_t e = 0; e < experts; ++e) affinity[e] = Affinity(logits[e]);
+  std::vector<uint32_t> order(experts);
+  for (uint32_t e = 0; e < experts; ++e) order[e] = e;
+  std::partial_sort(order.begin(), order.begin() + count, order.end(), [&](uint32_t a, uint32_t b) {
+    const float x = affinity[a] + bias[a], y = affinity[b] + bias[b];
+    return x > y || (x == y && a < b);
+  });
+  float sum = 0;
+  for (uint32_t i = 0; i < count; ++i) sum += affinity[order[i]];
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t expert = order[i];
+    slots->push_back({row, expert, affinity[expert] / (sum + 1e-20f) * scaling});
+  }
+}
+
+class ExpertMixture {
+ public:
+  ExpertMixture(Machine& machine, uint32_t layer, Step& step)
+      : machine_(machine),
+        config_(machine.config),
+        weights_(machine.weights.layers[layer].moe),
+        chosen_(machine.geometry.is_draft(layer) ? config_.draft_experts_per_token
+                                                 : config_.experts_per_token),
+        step_(step) {}
+
+  void Run() {
+    Choose();
+    Gather();
+    UpProjections();
+    DownProjection();
+    Sum();
+  }
+
+ private:
+  uint32_t routed() const { return static_cast<uint32_t>(weights_.bias.size()); }
+
+  void Choose() {
+    Floats logits(size_t{step_.rows} * routed());
+    machine_.Multiply({.matrix = &weights_.gate,
+                       .x = step_.x.data(),
+                       .x_stride = config_.hidden_size,
+                       .y = logits.data(),
+                       .y_stride = routed(),
+                       .rows = step_.rows,
+                       .round_bf16 = false});
+    for (uint32_t row = 0; row < step_.rows; ++row) {
+      Route(step_.image[row] != 0 ? weights_.image_bias : weights_.bias,
+            &logits[size_t{row} * routed()], chosen_, static_cast<float>(config_.routed_scaling),
+            row, &slots_);
+    }
+    // The shared expert comes last, with every row.
+    for (uint32_t row = 0; row < step_.rows; ++row) slots_.push_back({row, routed(), 1.0f});
+    std::stable_sort(slots_.begin(), slots_.end(),
+                     [](const Slot& a, const Slot& b) { return a.expert < b.expert; });
+  }
+
+  void Gather() {
+    const size_t hidden = config_.hidden_size;
+    const auto count = static_cast<uint32_t>(slots_.size());
+    input_.resize(slots_.size() * hidden);
+    machine_.ForRows(count, 64, [&](uint32_t first, uint32_t end, uint32_t) {
+      for (size_t i = first; i < end; ++i) {
+        std::copy_n(&step_.x_round[slots_[i].row * hidden], hidden, &input_[i * hidden]);
+      }
+    });
+  }
+
+  // One product per expert that has slots.
+  template <typename Add>
+  void ForExperts(Add&& add) {
+    for (size_t first = 0; first < slots_.size();) {
+      size_t end = first;
+      while (end < slots_.size() && slots_[end].expert == slots_[first].expert) ++end;
+      add(weights_.experts[slots_[first].expert], first, static_cast<uint32_t>(end - first));
+      first = end;
+    }
+  }
+
+  void UpProjections() {
+    const size_t hidden = config_.hidden_size, inner = config_.expert_dim;
+    Floats gate(slots_.size() * inner), up(slots_.size() * inner);
+    std::vector<Machine::Product> products;
+    ForExperts([&](const ExpertWeights& expert, size_t first, uint32_t rows) {
+      Machine::Product product{.matrix = &expert.w1,
+                               .x = &input_[first * hidden],
+                               .x_stride = hidden,
+                               .y = &gate[first * inner],
+                               .y_stride = inner,
+                               .rows = rows};
+      products.push_back(product);
+      product.matrix = &expert.w3;
+      product.y = &up[first * inner];
+      products.push_back(product);
+    });
+    machine_.Multiply(products);
+    inner_.resize(slots_.size() * inner);
+    const auto limit = static_cast<float>(config_.swiglu_limit);
+    machine_.ForRows(static_cast<uint32_t>(slots_.size()), 32,
+                     [&](uint32_t first, uint32_t end, uint32_t) {
+                       for (size_t i = first; i < end; ++i) {
+                         float* z = &inner_[i * inner];
+                         machine_.kernels.swiglu(&gate[i * inner], &up[i * inner], slots_[i].weight,
+                                                 limit, inner, z);
+                         machine_.kernels.round_a(z, inner, z);
+                       }
+                     });
+  }
+
+  void DownProjection() {
+    const size_t hidden = config_.hidden_size, inner = config_.expert_dim;
+    output_.resize(slots_.size() * hidden);
+    std::vector<Machine::Product> products;
+    ForExperts([&](const ExpertWeights& expert, size_t first, uint32_t rows) {
+      products.push_back({.matrix = &expert.w2,
+                          .x = &inner_[first * inner],
+                          .x_stride = inner,
+                          .y = &output_[first * hidden],
+                          .y_stride = hidden,
+                          .rows = rows});
+    });
+    machine_.Multiply(products);
+  }
+
+  // Routed experts in ascending order, then the shared one, in float; rounded once.
+  void Sum() {
+    const size_t hidden = config_.hidden_size;
+    std::vector<std::vector<uint32_t>> slots_of_row(step_.rows);
+    for (uint32_t i = 0; i < slots_.size(); ++i) slots_of_row[slots_[i].row].push_back(i);
+    machine_.ForRows(step_.rows, 32, [&](uint32_t first, uint32_t end, uint32_t) {
+      for (size_t row = first; row < end; ++row) {
+        float* h = &step_.h[row * hidden];
+        std::fill_n(h, hidden, 0.0f);
+        for (const uint32_t slot : slots_of_row[row]) {
+          machine_.kernels.add(&output_[slot * hidden], hidden, h);
+        }
+        machine_.kernels.round_bf16(h, hidden, h);
+      }
+    });
+  }
+
+  Machine& machine_;
+  const ModelConfig& config_;
+  const MoeWeights& weights_;
+  uint32_t chosen_;
+  Step& step_;
+  std::vector<Slot> slots_;
+  Floats input_, inner_, output_;
+};
+
+}  // namespace
+
+void FeedForward(Machine& machine, uint32_t layer, Step& step) {
+  ExpertMixture(machine, layer, step).Run();
+}
+
+}  // namespace reprise::engine::cpu

@@ -1,0 +1,3 @@
+#define RP_KERNELS_TABLE kPortableKernels
+#define RP_KERNELS_NAME "portable"
+#include "gpu/cpu/kernel_table.h"

@@ -1,0 +1,176 @@
+// Vectors of sixteen lanes, whatever the machine has: one AVX-512 register, two of AVX2, or plain
+// loops. Every operation is exact per lane or correctly rounded, multiply-add is always fused, and
+// sums over lanes have one fixed tree: so the kernels give the same bits on every instruction set.
+//
+// Included by kernels_<isa>.cc alone, each compiled with its own flags. Everything here is in an
+// anonymous namespace and nothing of the standard library is used: an inline function shared
+// between objects of different flags would be linked as any one of them.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+constexpr size_t kLanes = 16;
+
+typedef float F16 __attribute__((vector_size(64)));
+typedef int32_t I16 __attribute__((vector_size(64)));
+typedef uint32_t U16 __attribute__((vector_size(64)));
+typedef uint8_t B16 __attribute__((vector_size(16)));
+typedef uint16_t H16 __attribute__((vector_size(32)));
+
+// ---- Memory ------------------------------------------------------------------------------------
+
+inline F16 Load(const float* p) {
+  F16 v;
+  memcpy(&v, p, sizeof(v));
+  return v;
+}
+inline void Store(float* p, F16 v) { memcpy(p, &v, sizeof(v)); }
+inline U16 LoadU(const void* p) {
+  U16 v;
+  memcpy(&v, p, sizeof(v));
+  return v;
+}
+inline U16 LoadBytes(const uint8_t* p) {
+  B16 v;
+  memcpy(&v, p, sizeof(v));
+  return __builtin_convertvector(v, U16);
+}
+inline void StoreBytes(uint8_t* p, U16 v) {
+  const B16 bytes = __builtin_convertvector(v, B16);
+  memcpy(p, &bytes, sizeof(bytes));
+}
+
+inline F16 Set(float x) { return F16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+inline U16 SetU(uint32_t x) { return U16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+inline F16 AsFloat(U16 v) { return (F16)v; }
+inline U16 AsBits(F16 v) { return (U16)v; }
+inline F16 ToFloat(U16 v) { return __builtin_convertvector((I16)v, F16); }  // Below 2^31.
+
+// ---- Arithmetic --------------------------------------------------------------------------------
+
+inline F16 MulAdd(F16 a, F16 b, F16 c) {
+#if defined(__AVX512F__)
+  return (F16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  union Halves {
+    F16 whole;
+    __m256 half[2];
+  } x{a}, y{b}, z{c};
+  z.half[0] = _mm256_fmadd_ps(x.half[0], y.half[0], z.half[0]);
+  z.half[1] = _mm256_fmadd_ps(x.half[1], y.half[1], z.half[1]);
+  return z.whole;
+#else
+  for (size_t i = 0; i < kLanes; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
+#endif
+}
+inline F16 Max(F16 a, F16 b) { return a > b ? a : b; }
+inline F16 Min(F16 a, F16 b) { return a < b ? a : b; }
+inline F16 Abs(F16 a) { return AsFloat(AsBits(a) & SetU(0x7fffffff)); }
+inline U16 SignOf(F16 a) { return AsBits(a) & SetU(0x80000000); }
+
+// table[index & 15] per lane.
+inline F16 Lookup(F16 table, U16 index) {
+#if defined(__AVX512F__)
+  return (F16)_mm512_permutexvar_ps((__m512i)index, (__m512)table);
+#elif defined(__AVX2__)
+  union Halves {
+    F16 whole;
+    __m256 half[2];
+  } t{table}, out{};
+  union Indices {
+    U16 whole;
+    __m256i half[2];
+  } at{index};
+  for (int i = 0; i < 2; ++i) {
+    const __m256 low = _mm256_permutevar8x32_ps(t.half[0], at.half[i]);
+    const __m256 high = _mm256_permutevar8x32_ps(t.half[1], at.half[i]);
+    const __m256 upper =
+        _mm256_castsi256_ps(_mm256_slli_epi32(at.half[i], 28));  // Bit 3 to the sign.
+    out.half[i] = _mm256_blendv_ps(low, high, upper);
+  }
+  return out.whole;
+#else
+  F16 out = table;
+  for (size_t i = 0; i < kLanes; ++i) out[i] = table[index[i] & 15];
+  return out;
+#endif
+}
+
+// ---- Over the lanes: lane i with i + 8, then + 4, + 2, + 1
+// ---------------------------------------
+
+typedef float F8 __attribute__((vector_size(32)));
+typedef float F4 __attribute__((vector_size(16)));
+
+inline float ReduceAdd(F16 v) {
+  F8 a, b;
+  memcpy(&a, &v, sizeof(a));
+  memcpy(&b, reinterpret_cast<const char*>(&v) + sizeof(a), sizeof(b));
+  a += b;
+  F4 c, d;
+  memcpy(&c, &a, sizeof(c));
+  memcpy(&d, reinterpret_cast<const char*>(&a) + sizeof(c), sizeof(d));
+  c += d;
+  return (c[0] + c[2]) + (c[1] + c[3]);
+}
+inline float ReduceMax(F16 v) {
+  F8 a, b;
+  memcpy(&a, &v, sizeof(a));
+  memcpy(&b, reinterpret_cast<const char*>(&v) + sizeof(a), sizeof(b));
+  a = a > b ? a : b;
+  F4 c, d;
+  memcpy(&c, &a, sizeof(c));
+  memcpy(&d, reinterpret_cast<const char*>(&a) + sizeof(c), sizeof(d));
+  c = c > d ? c : d;
+  const float x = c[0] > c[2] ? c[0] : c[2];
+  const float y = c[1] > c[3] ? c[1] : c[3];
+  return x > y ? x : y;
+}
+
+// ---- Rounding ----------------------------------------------------------------------------------
+
+inline F16 RoundToBf16(F16 v) {
+  const U16 bits = AsBits(v);
+  return AsFloat((bits + SetU(0x7fff) + ((bits >> 16) & SetU(1))) & SetU(0xffff0000));
+}
+// a to the next multiple of a power of two, ties to even; a < 2^22 steps.
+inline F16 RoundToStep(F16 a, F16 step) {
+  const F16 shift = step * Set(0x1.8p23f);
+  return (a + shift) - shift;
+}
+
+// ---- Functions ---------------------------------------------------------------------------------
+
+// e^x within 2 ulp for x in [-87, 88]; below it is 0, above it is clamped. e^0 is 1.
+inline F16 Exp(F16 x) {
+  const F16 low = Set(-87.0f);
+  const I16 vanishes = x < low;
+  x = Min(Max(x, low), Set(88.0f));
+  const F16 shift = Set(0x1.8p23f);
+  const F16 n = MulAdd(x, Set(0x1.715476p0f), shift) - shift;  // round(x / ln 2)
+  F16 r = MulAdd(n, Set(-0x1.62e4p-1f), x);                    // ln 2 in two parts.
+  r = MulAdd(n, Set(-0x1.7f7d1cp-20f), r);
+  // e^r = 1 + r + r^2 p(r) on [-ln 2 / 2, ln 2 / 2]: Taylor's coefficients are good to 1e-8 here.
+  F16 p = Set(1.0f / 5040);
+  p = MulAdd(p, r, Set(1.0f / 720));
+  p = MulAdd(p, r, Set(1.0f / 120));
+  p = MulAdd(p, r, Set(1.0f / 24));
+  p = MulAdd(p, r, Set(1.0f / 6));
+  p = MulAdd(p, r, Set(0.5f));
+  p = MulAdd(p * r, r, r) + Set(1.0f);
+  const U16 exponent = (U16) __builtin_convertvector(n, I16) << 23;
+  const F16 y = AsFloat(AsBits(p) + exponent);
+  return vanishes ? Set(0.0f) : y;
+}
+inline F16 Sigmoid(F16 x) { return Set(1.0f) / (Set(1.0f) + Exp(-x)); }
+
+}  // namespace

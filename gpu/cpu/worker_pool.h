@@ -1,0 +1,57 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace reprise::engine::cpu {
+
+// Threads that share the tasks of one loop at a time. Workers spin for a moment before they sleep,
+// because a decode step has hundreds of short loops. Run may be called by one thread at a time.
+class WorkerPool {
+ public:
+  // `threads` with the caller: 1 makes no thread. At least 1.
+  explicit WorkerPool(uint32_t threads);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  uint32_t threads() const { return static_cast<uint32_t>(workers_.size()) + 1; }
+
+  // body(task, worker) for every task in [0, tasks), worker in [0, threads()); returns when all are
+  // done. Which worker gets which task is not determined: results must not depend on it.
+  template <typename Body>
+  void Run(uint32_t tasks, Body&& body) {
+    if (tasks == 0) return;
+    if (tasks == 1 || workers_.empty()) {
+      for (uint32_t task = 0; task < tasks; ++task) body(task, 0u);
+      return;
+    }
+    using Plain = std::remove_reference_t<Body>;
+    Share(
+        tasks,
+        [](void* context, uint32_t task, uint32_t worker) {
+          (*static_cast<Plain*>(context))(task, worker);
+        },
+        &body);
+  }
+
+ private:
+  using Call = void (*)(void* context, uint32_t task, uint32_t worker);
+
+  void Share(uint32_t tasks, Call call, void* context);
+  void Work(uint32_t worker);
+  void Drain(uint32_t worker);
+
+  std::vector<std::thread> workers_;
+  Call call_ = nullptr;
+  void* context_ = nullptr;
+  uint32_t tasks_ = 0;
+  alignas(64) std::atomic<uint32_t> round_{0};    // Rises when there is a loop; odd: end.
+  alignas(64) std::atomic<uint32_t> next_{0};     // The next task.
+  alignas(64) std::atomic<uint32_t> working_{0};  // Workers that have not finished this round.
+};
+
+}  // namespace reprise::engine::cpu
