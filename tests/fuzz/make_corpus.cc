@@ -3,6 +3,7 @@
 #include <fstream>
 #include <string>
 
+#include "gpu/model/model_config.h"
 #include "protocol/base/checksum.h"
 #include "protocol/wire/control.pb.h"
 #include "storage/format_check.h"
@@ -203,6 +204,23 @@ void AddText(Writer* writer, const Corpus& corpus) {
   writer->Add("trace", "guess.bin", std::string("\0", 1) + "{\"timestamp\": 1}\n");
 }
 
+void AddModels(Writer* writer) {
+  using reprise::engine::ModelConfig;
+  writer->Add("model_config", "v41_flash.json", ModelConfig::Preset("v4.1-flash")->ToJson());
+  writer->Add("model_config", "nano.json", ModelConfig::Preset("nano")->ToJson());
+  writer->Add("model_config", "other.json", R"({"model_type": "llama", "vocab_size": [1, -2.5e3]})");
+  writer->Add("safetensors", "header.bin",
+              Raw(uint32_t{12}) +
+                  R"({"__metadata__":{"format":"pt"},)"
+                  R"("a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},)"
+                  R"("b":{"dtype":"F8_E8M0","shape":[4,1],"data_offsets":[8,12]}}  )");
+  writer->Add("safetensors", "empty.bin", Raw(uint32_t{0}) + "{}");
+  writer->Add("safetensors", "index.bin",
+              Raw(UINT32_MAX) +
+                  R"({"metadata":{"total_size":12,"by":["x",{}]},)"
+                  R"("weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -218,6 +236,7 @@ int main(int argc, char** argv) {
   AddConnections(&writer, &corpus);
   AddStorage(&writer, &corpus);
   AddText(&writer, corpus);
+  AddModels(&writer);
   if (!writer.good()) std::fprintf(stderr, "cannot write to %s\n", argv[1]);
   return writer.good() ? 0 : 1;
 }
