@@ -19,7 +19,7 @@ class EngramHash {
   // Rows of the token at the end of `recent`: orders x heads of them, order-major. `recent` holds
   // the token and up to engram_max_ngram - 1 before it, oldest first; where fewer are given, the
   // text begins. `blocked[i]` (may be empty: none is) marks positions of an image span: such a
-  // position, and all before it, count as padding.
+  // position, and all before it, count as padding. So does an id that the map does not have.
   void Rows(std::span<const TokenId> recent, std::span<const bool> blocked,
             std::span<uint64_t> rows) const;
 

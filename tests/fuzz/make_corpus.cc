@@ -208,7 +208,8 @@ void AddModels(Writer* writer) {
   using reprise::engine::ModelConfig;
   writer->Add("model_config", "v41_flash.json", ModelConfig::Preset("v4.1-flash")->ToJson());
   writer->Add("model_config", "nano.json", ModelConfig::Preset("nano")->ToJson());
-  writer->Add("model_config", "other.json", R"({"model_type": "llama", "vocab_size": [1, -2.5e3]})");
+  writer->Add("model_config", "other.json",
+              R"({"model_type": "llama", "vocab_size": [1, -2.5e3]})");
   writer->Add("safetensors", "header.bin",
               Raw(uint32_t{12}) +
                   R"({"__metadata__":{"format":"pt"},)"
@@ -216,9 +217,35 @@ void AddModels(Writer* writer) {
                   R"("b":{"dtype":"F8_E8M0","shape":[4,1],"data_offsets":[8,12]}}  )");
   writer->Add("safetensors", "empty.bin", Raw(uint32_t{0}) + "{}");
   writer->Add("safetensors", "index.bin",
-              Raw(UINT32_MAX) +
-                  R"({"metadata":{"total_size":12,"by":["x",{}]},)"
-                  R"("weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
+              Raw(UINT32_MAX) + R"({"metadata":{"total_size":12,"by":["x",{}]},)"
+                                R"("weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
+}
+
+void AddTokenizers(Writer* writer) {
+  const auto add = [&](const char* name, std::string_view json, std::string_view text) {
+    std::string input;
+    wire::Append(&input, static_cast<uint16_t>(json.size()));
+    writer->Add("tokenizer", name, input + std::string(json) + std::string(text));
+  };
+  add("merges.bin", R"json({"model": {
+    "vocab": {"ab": 256, "abc": 257}, "merges": ["a b", ["ab", "c"]], "ignore_merges": true}})json",
+      "abcab \xFF\xC3\xA9");
+  add("added.bin", R"json({"added_tokens": [{"id": 256, "content": "<a>", "single_word": true,
+    "lstrip": true, "rstrip": true, "normalized": true, "special": false}]})json",
+      "x <a> y<a>");
+  add("split.bin", R"json({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+    {"type": "Split", "pattern": {"Regex": "\\p{N}{1,3}|[^\\s]+|\\s+(?!\\S)"},
+     "behavior": "MergedWithNext", "invert": true},
+    {"type": "Digits", "individual_digits": true},
+    {"type": "Punctuation", "behavior": "Contiguous"},
+    {"type": "ByteLevel", "add_prefix_space": true, "use_regex": true}]}})json",
+      "it's 1234  (a) b");
+  add("normal.bin", R"json({"normalizer": {"type": "Sequence", "normalizers": [
+    {"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"},
+    {"type": "Replace", "pattern": {"String": "b"}, "content": "c"},
+    {"type": "Strip", "strip_left": true, "strip_right": true},
+    {"type": "Prepend", "prepend": "_"}]}})json",
+      " \xC3\x89 ab ");
 }
 
 }  // namespace
@@ -237,6 +264,7 @@ int main(int argc, char** argv) {
   AddStorage(&writer, &corpus);
   AddText(&writer, corpus);
   AddModels(&writer);
+  AddTokenizers(&writer);
   if (!writer.good()) std::fprintf(stderr, "cannot write to %s\n", argv[1]);
   return writer.good() ? 0 : 1;
 }

@@ -71,6 +71,8 @@ OWNERS = {
     "CLI/": ["client/cli/*", "client/*_command.cc", "server/main.cc"],
     "zlib": ["client/trace/*"],
     "zstd": ["client/trace/*"],
+    "pcre2": ["gpu/tokenizer/regex.cc"],
+    "unicode/": ["gpu/tokenizer/unicode.cc"],
     "cuda": ["gpu/*"],
 }
 # System headers: C++ (no dot), C and Linux.
