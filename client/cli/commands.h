@@ -70,10 +70,12 @@ void AddAdmin(CLI::App* app, Globals* globals);    // evict, verify
 void AddDoctor(CLI::App* app, Globals* globals);   // doctor
 void AddCompletion(CLI::App* app);                 // completion
 // Defined outside client/cli; each is listed in verbs.cc once it exists.
-void AddDrive(CLI::App* app, Globals* globals);     // drive
-void AddBench(CLI::App* app, Globals* globals);     // bench
-void AddModel(CLI::App* app, Globals* globals);     // model
-void AddSimulate(CLI::App* app, Globals* globals);  // simulate
+void AddDrive(CLI::App* app, Globals* globals);               // drive
+void AddBench(CLI::App* app, Globals* globals);               // bench
+void AddModel(CLI::App* app, Globals* globals);               // model
+void AddGenerate(CLI::App* app, Globals* globals);            // generate
+void AddBenchEngine(CLI::App* bench_verb, Globals* globals);  // bench engine
+void AddSimulate(CLI::App* app, Globals* globals);            // simulate
 
 // All verbs, in the order in which help shows them.
 void AddVerbs(CLI::App* app, Globals* globals);

@@ -10,7 +10,9 @@ void AddVerbs(CLI::App* app, Globals* globals) {
   AddDoctor(app, globals);
   AddDrive(app, globals);
   AddBench(app, globals);
+  AddBenchEngine(app->get_subcommand("bench"), globals);
   AddModel(app, globals);
+  AddGenerate(app, globals);
   AddCompletion(app);
 }
 

@@ -1,3 +1,5 @@
+#pragma once
+
 // The body of kernels_<isa>.cc: a Kernels of what this file's flags made. Needs RP_KERNELS_TABLE
 // and RP_KERNELS_NAME.
 #include "gpu/cpu/attention_kernels.h"

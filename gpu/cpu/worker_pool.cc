@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "protocol/base/check.h"
+
 namespace reprise::engine::cpu {
 namespace {
 
@@ -12,6 +14,15 @@ void Pause() {
   __builtin_ia32_pause();
 #endif
 }
+
+// claim_: round in the upper 24 bits, then 20 bits of tasks, then 20 of the next task.
+constexpr uint32_t kTaskBits = 20;
+constexpr uint64_t kTaskMask = (1u << kTaskBits) - 1;
+uint64_t ClaimOf(uint32_t round, uint32_t tasks) {
+  return (uint64_t{round} << (2 * kTaskBits)) | (uint64_t{tasks} << kTaskBits);
+}
+uint32_t NextOf(uint64_t claim) { return static_cast<uint32_t>(claim & kTaskMask); }
+uint32_t TasksOf(uint64_t claim) { return static_cast<uint32_t>((claim >> kTaskBits) & kTaskMask); }
 
 // Waits until the value is not `old`; returns it.
 uint32_t WaitForChange(std::atomic<uint32_t>& value, uint32_t old) {
@@ -34,38 +45,45 @@ WorkerPool::WorkerPool(uint32_t threads) {
 }
 
 WorkerPool::~WorkerPool() {
+  ending_.store(true, std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
 void WorkerPool::Share(uint32_t tasks, Call call, void* context) {
+  RP_CHECK(tasks <= kTaskMask);
   call_ = call;
   context_ = context;
-  tasks_ = tasks;
-  next_.store(0, std::memory_order_relaxed);
-  working_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
-  round_.fetch_add(2, std::memory_order_release);
+  done_.store(0, std::memory_order_relaxed);
+  const uint32_t round = round_.load(std::memory_order_relaxed) + 1;
+  claim_.store(ClaimOf(round, tasks), std::memory_order_release);
+  round_.store(round, std::memory_order_release);
   round_.notify_all();
   Drain(0);
-  for (uint32_t left = working_.load(std::memory_order_acquire); left != 0;) {
-    left = WaitForChange(working_, left);
+  for (uint32_t done; (done = done_.load(std::memory_order_acquire)) != tasks;) {
+    WaitForChange(done_, done);
   }
 }
 
 void WorkerPool::Drain(uint32_t worker) {
-  for (uint32_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
-    call_(context_, task, worker);
+  uint64_t claim = claim_.load(std::memory_order_acquire);
+  while (NextOf(claim) < TasksOf(claim)) {
+    if (!claim_.compare_exchange_weak(claim, claim + 1, std::memory_order_acq_rel,
+                                      std::memory_order_acquire)) {
+      continue;
+    }
+    call_(context_, NextOf(claim), worker);
+    const uint32_t tasks = TasksOf(claim);
+    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == tasks) done_.notify_all();
+    claim = claim_.load(std::memory_order_acquire);
   }
 }
 
 void WorkerPool::Work(uint32_t worker) {
-  for (uint32_t round = 0;;) {
-    const uint32_t now = WaitForChange(round_, round);
-    if (now % 2 != 0) return;
-    round = now;
+  for (uint32_t round = 0; !ending_.load(std::memory_order_relaxed);) {
     Drain(worker);
-    if (working_.fetch_sub(1, std::memory_order_acq_rel) == 1) working_.notify_all();
+    round = WaitForChange(round_, round);
   }
 }
 

@@ -46,12 +46,14 @@ class WorkerPool {
   void Drain(uint32_t worker);
 
   std::vector<std::thread> workers_;
-  Call call_ = nullptr;
+  Call call_ = nullptr;  // Of the current round; changed only while it has no task left to take.
   void* context_ = nullptr;
-  uint32_t tasks_ = 0;
-  alignas(64) std::atomic<uint32_t> round_{0};    // Rises when there is a loop; odd: end.
-  alignas(64) std::atomic<uint32_t> next_{0};     // The next task.
-  alignas(64) std::atomic<uint32_t> working_{0};  // Workers that have not finished this round.
+  // Round, tasks and next task in one word: who takes a task by a compare-and-swap knows that its
+  // round is still on. A worker that comes late finds nothing to do and holds nobody up.
+  alignas(64) std::atomic<uint64_t> claim_{0};
+  alignas(64) std::atomic<uint32_t> done_{0};   // Tasks of this round.
+  alignas(64) std::atomic<uint32_t> round_{0};  // What sleeping workers wait on.
+  std::atomic<bool> ending_{false};
 };
 
 }  // namespace reprise::engine::cpu

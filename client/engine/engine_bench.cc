@@ -1,0 +1,159 @@
+#include "client/engine/engine_bench.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "gpu/engine/generator.h"
+#include "protocol/base/prng.h"
+
+namespace reprise::bench {
+namespace {
+
+using engine::Engine;
+using engine::LoadedModel;
+using engine::Segment;
+using engine::Sequence;
+using engine::SequenceMemory;
+
+double Seconds(Nanos duration_ns) { return static_cast<double>(duration_ns) / kSecond; }
+
+// Text-like bytes, the same each time.
+std::vector<TokenId> Text(uint32_t count) {
+  Prng prng(1);
+  std::vector<TokenId> tokens(count);
+  for (TokenId& token : tokens) {
+    token = static_cast<TokenId>(prng.Chance(180) ? ' ' : 'a' + prng.Below(26));
+  }
+  return tokens;
+}
+
+// Memory for one sequence.
+struct Memory {
+  Memory(const Engine& engine, uint32_t tokens) {
+    const size_t payload = AlignUp(engine.geometry().record.payload_bytes, 64);
+    const size_t count = tokens / kBlockTokens + 1;
+    bytes.resize(count * payload);
+    for (size_t i = 0; i < count; ++i) blocks.push_back(bytes.data() + i * payload);
+    window.resize(engine.window_layout().bytes);
+  }
+  SequenceMemory lent() { return {.blocks = blocks, .window = window.data()}; }
+
+  std::vector<std::byte> bytes;
+  std::vector<std::byte*> blocks;
+  std::vector<std::byte> window;
+};
+
+class EngineBench {
+ public:
+  EngineBench(LoadedModel* model, const EngineBenchOptions& options, const Clock& clock)
+      : engine_(*model->engine),
+        options_(options),
+        clock_(clock),
+        memory_(engine_, std::max(options.long_tokens, options.prefill_tokens) +
+                             options.decode_tokens + 256),
+        logits_(engine_.geometry().config.vocab_size) {}
+
+  absl::StatusOr<EngineBenchFigures> Run() {
+    EngineBenchFigures figures{.backend = std::string(engine_.backend()),
+                               .threads = options_.threads};
+    RP_ASSIGN(const double prefill, Best([&] { return Prefill(options_.prefill_tokens); }));
+    figures.prefill_tokens_per_second = options_.prefill_tokens / prefill;
+    RP_ASSIGN(const double decode, Best([&] { return Decode(); }));
+    figures.decode_tokens_per_second = options_.decode_tokens / decode;
+    RP_TRY(Drafted(&figures));
+    RP_ASSIGN(figures.decoder_short_seconds, Best([&] { return DecoderShare(2048); }));
+    RP_ASSIGN(figures.decoder_long_seconds,
+              Best([&] { return DecoderShare(options_.long_tokens); }));
+    RP_ASSIGN(figures.cold_seconds, Prefill(options_.long_tokens));
+    RP_ASSIGN(figures.encoder_replay_seconds, Best([&] { return Replay(); }));
+    return figures;
+  }
+
+ private:
+  template <typename Measure>
+  absl::StatusOr<double> Best(Measure&& measure) {
+    double best = 0;
+    for (uint32_t round = 0; round < options_.rounds; ++round) {
+      RP_ASSIGN(const double seconds, measure());
+      if (round == 0 || seconds < best) best = seconds;
+    }
+    return best;
+  }
+
+  absl::StatusOr<double> Prefill(uint32_t tokens) {
+    Sequence sequence(&engine_, memory_.lent());
+    const std::vector<TokenId> text = Text(tokens);
+    const Instant begin = clock_.Now();
+    RP_TRY(sequence.Prefill(text, engine::PrefillMode::kBounded, logits_));
+    return Seconds(clock_.Now() - begin);
+  }
+
+  absl::StatusOr<double> Decode() {
+    Sequence sequence(&engine_, memory_.lent());
+    RP_TRY(sequence.Prefill(Text(512), engine::PrefillMode::kBounded, logits_));
+    const std::vector<TokenId> text = Text(options_.decode_tokens);
+    const Instant begin = clock_.Now();
+    for (const TokenId token : text) RP_TRY(sequence.Extend({&token, 1}, logits_));
+    return Seconds(clock_.Now() - begin);
+  }
+
+  absl::Status Drafted(EngineBenchFigures* figures) {
+    if (engine_.geometry().config.draft_stages == 0) return absl::OkStatus();
+    Sequence sequence(&engine_, memory_.lent());
+    RP_TRY(sequence.Prefill(Text(512), engine::PrefillMode::kBounded, logits_));
+    RP_ASSIGN(const engine::GenerateReport report,
+              engine::Generate(&sequence, logits_, {.tokens_max = options_.decode_tokens}, clock_,
+                               [](TokenId) { return true; }));
+    figures->draft_decode_tokens_per_second = report.tokens / Seconds(report.elapsed_ns);
+    figures->accepted_drafts_per_step = static_cast<double>(report.accepted) / report.steps;
+    return absl::OkStatus();
+  }
+
+  // Rows [length - 128, length), with or without the decoder: the difference is its share.
+  absl::StatusOr<double> DecoderShare(uint32_t length) {
+    RP_TRY(Prefill(length).status());
+    RP_ASSIGN(const double encoder, Tail(length, false));
+    RP_ASSIGN(const double both, Tail(length, true));
+    return both - encoder;
+  }
+  absl::StatusOr<double> Replay() { return Tail(options_.long_tokens, false); }
+
+  absl::StatusOr<double> Tail(uint32_t length, bool decoder) {
+    const std::vector<TokenId> text = Text(length);
+    const uint32_t first = length - std::min(length, engine_.geometry().config.window);
+    const Segment segment{.memory = memory_.lent(),
+                          .tokens = text,
+                          .first = first,
+                          .write_from = length,
+                          .encoder_from = first,
+                          .decoder_first = decoder ? first : length,
+                          .decoder_from = decoder ? first : length,
+                          .logits_from = length};
+    const Instant begin = clock_.Now();
+    RP_TRY(engine_.Forward({&segment, 1}, {}));
+    return Seconds(clock_.Now() - begin);
+  }
+
+  Engine& engine_;
+  const EngineBenchOptions& options_;
+  const Clock& clock_;
+  Memory memory_;
+  std::vector<float> logits_;
+};
+
+}  // namespace
+
+absl::StatusOr<EngineBenchFigures> RunEngineBench(const EngineBenchOptions& options,
+                                                  const Clock& clock) {
+  RP_ASSIGN(const std::string folder, engine::FindModelFolder(options.model));
+  RP_ASSIGN(LoadedModel model, engine::LoadModel(folder, {.threads = options.threads}));
+  const uint32_t longest = std::max(options.long_tokens, options.prefill_tokens);
+  if (longest + options.decode_tokens > model.geometry.config.max_positions) {
+    return InvalidArgument("the model has " + std::to_string(model.geometry.config.max_positions) +
+                           " positions; ask for shorter texts");
+  }
+  return EngineBench(&model, options, clock).Run();
+}
+
+}  // namespace reprise::bench
