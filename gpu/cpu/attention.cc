@@ -95,10 +95,10 @@ namespace {
 // Window keys of positions [first - (window - 1), first) of every part, decoded from its ring.
 class PastKeys {
  public:
-  PastKeys(Machine& machine, uint32_t layer, const Step& step)
-      : span_(machine.config.window - 1),
-        dim_(machine.config.head_dim),
-        values_(step.parts.size() * span_ * dim_) {
+  PastKeys(Machine& machine, uint32_t layer, Step& step)
+      : span_(machine.config.window - 1), dim_(machine.config.head_dim), values_(step.past) {
+    const size_t floats = step.parts.size() * span_ * dim_;
+    if (values_.size() < floats) values_.resize(floats);
     machine.pool.Run(static_cast<uint32_t>(step.parts.size()), [&](uint32_t part, uint32_t) {
       const Step::Part& p = step.parts[part];
       const uint32_t from = std::max(p.windows_from, p.first - std::min(p.first, span_));
@@ -117,7 +117,7 @@ class PastKeys {
  private:
   uint32_t span_;
   size_t dim_;
-  Floats values_;
+  Floats& values_;
 };
 
 struct Task {

@@ -9,6 +9,7 @@ namespace {
 
 using reprise::engine::cpu::AttentionCall;
 using reprise::engine::cpu::kAttentionBlock;
+using reprise::engine::cpu::kIndexEntries;
 
 // ---- Sixteen sums over lanes at once, each by the tree of ReduceAdd
 // ------------------------------
@@ -170,8 +171,9 @@ void KernelAttentionEnd(const AttentionCall& call, const float* sinks, float* ou
 // ---- Index scores
 // --------------------------------------------------------------------------------
 
-void KernelIndexTile(const uint8_t* const* codes, const uint8_t* const* scales, uint32_t dim,
-                     float* tile) {
+// Sixteen entries of a tile.
+inline void TransposeKeys(const uint8_t* const* codes, const uint8_t* const* scales, uint32_t dim,
+                          float* tile) {
   for (uint32_t d = 0; d < dim; d += 8) {  // Eight codes a word.
     uint32_t words[kLanes], powers[kLanes];
     for (size_t lane = 0; lane < kLanes; ++lane) {
@@ -181,30 +183,42 @@ void KernelIndexTile(const uint8_t* const* codes, const uint8_t* const* scales, 
     U16 word = LoadU(words);
     const F16 scale = AsFloat(LoadU(powers));
     for (uint32_t i = 0; i < 8; ++i, word >>= 4) {
-      Store(tile + (d + i) * kLanes, Lookup(E2m1Table(), word & SetU(15)) * scale);
+      Store(tile + (d + i) * kIndexEntries, Lookup(E2m1Table(), word & SetU(15)) * scale);
     }
   }
+}
+
+void KernelIndexTile(const uint8_t* const* codes, const uint8_t* const* scales, uint32_t dim,
+                     float* tile) {
+  TransposeKeys(codes, scales, dim, tile);
+  TransposeKeys(codes + kLanes, scales + kLanes, dim, tile + kLanes);
 }
 
 void KernelIndexScores(const float* tile, const float* queries, const float* weights,
                        uint32_t heads, uint32_t dim, uint32_t rows, float* scores, size_t stride) {
   for (uint32_t row = 0; row < rows; ++row) {
     const float* query = queries + size_t{row} * heads * dim;
-    F16 score = Set(0.0f);
+    F16 low = Set(0.0f), high = Set(0.0f);
     for (uint32_t head = 0; head < heads; head += kDotHeads) {
-      F16 dot[kDotHeads];
-      for (F16& s : dot) s = Set(0.0f);
+      F16 dot[kDotHeads][2];
+      for (uint32_t h = 0; h < kDotHeads; ++h) dot[h][0] = dot[h][1] = Set(0.0f);
       for (uint32_t d = 0; d < dim; ++d) {
-        const F16 key = Load(tile + d * kLanes);
+        const F16 low_key = Load(tile + d * kIndexEntries);
+        const F16 high_key = Load(tile + d * kIndexEntries + kLanes);
         for (uint32_t h = 0; h < kDotHeads; ++h) {
-          dot[h] = MulAdd(Set(query[(head + h) * dim + d]), key, dot[h]);
+          const F16 q = Set(query[(head + h) * dim + d]);
+          dot[h][0] = MulAdd(q, low_key, dot[h][0]);
+          dot[h][1] = MulAdd(q, high_key, dot[h][1]);
         }
       }
       for (uint32_t h = 0; h < kDotHeads; ++h) {
-        score = MulAdd(Set(weights[row * heads + head + h]), Max(dot[h], Set(0.0f)), score);
+        const F16 weight = Set(weights[row * heads + head + h]);
+        low = MulAdd(weight, Max(dot[h][0], Set(0.0f)), low);
+        high = MulAdd(weight, Max(dot[h][1], Set(0.0f)), high);
       }
     }
-    Store(scores + row * stride, score + Set(0.0f));  // -0 becomes 0: they are a tie.
+    Store(scores + row * stride, low + Set(0.0f));  // -0 becomes 0: they are a tie.
+    Store(scores + row * stride + kLanes, high + Set(0.0f));
   }
 }
 

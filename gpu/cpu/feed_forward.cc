@@ -18,9 +18,10 @@ float Affinity(float logit) {
   return static_cast<float>(std::sqrt(x > 20 ? x : std::log1p(std::exp(x))));
 }
 
-// The experts of one row, best first; the bias decides the choice and not the weight.
+// The experts of one row, best first, into slots[0, count); the bias decides the choice and not the
+// weight.
 void Route(const Floats& bias, const float* logits, uint32_t count, float scaling, uint32_t row,
-           std::vector<Slot>* slots) {
+           Slot* slots) {
   const auto experts = static_cast<uint32_t>(bias.size());
   Floats affinity(experts);
   for (uint32_t e = 0; e < experts; ++e) affinity[e] = Affinity(logits[e]);
@@ -33,8 +34,7 @@ void Route(const Floats& bias, const float* logits, uint32_t count, float scalin
   float sum = 0;
   for (uint32_t i = 0; i < count; ++i) sum += affinity[order[i]];
   for (uint32_t i = 0; i < count; ++i) {
-    const uint32_t expert = order[i];
-    slots->push_back({row, expert, affinity[expert] / (sum + 1e-20f) * scaling});
+    slots[i] = {row, order[i], affinity[order[i]] / (sum + 1e-20f) * scaling};
   }
 }
 
@@ -57,6 +57,11 @@ class ExpertMixture {
   }
 
  private:
+  // Buffers keep their size from layer to layer: fresh memory costs more than what is done in it.
+  static float* Room(Floats* buffer, size_t count) {
+    if (buffer->size() < count) buffer->resize(count);
+    return buffer->data();
+  }
   uint32_t routed() const { return static_cast<uint32_t>(weights_.bias.size()); }
 
   void Choose() {
@@ -68,21 +73,28 @@ class ExpertMixture {
                        .y_stride = routed(),
                        .rows = step_.rows,
                        .round_bf16 = false});
-    for (uint32_t row = 0; row < step_.rows; ++row) {
-      Route(step_.image[row] != 0 ? weights_.image_bias : weights_.bias,
-            &logits[size_t{row} * routed()], chosen_, static_cast<float>(config_.routed_scaling),
-            row, &slots_);
-    }
-    // The shared expert comes last, with every row.
-    for (uint32_t row = 0; row < step_.rows; ++row) slots_.push_back({row, routed(), 1.0f});
-    std::stable_sort(slots_.begin(), slots_.end(),
-                     [](const Slot& a, const Slot& b) { return a.expert < b.expert; });
+    const uint32_t of_row = chosen_ + 1;  // The shared expert is the last.
+    std::vector<Slot> by_row(size_t{step_.rows} * of_row);
+    machine_.ForRows(step_.rows, 16, [&](uint32_t first, uint32_t end, uint32_t) {
+      for (uint32_t row = first; row < end; ++row) {
+        Slot* slots = &by_row[size_t{row} * of_row];
+        Route(step_.image[row] != 0 ? weights_.image_bias : weights_.bias,
+              &logits[size_t{row} * routed()], chosen_, static_cast<float>(config_.routed_scaling),
+              row, slots);
+        slots[chosen_] = {row, routed(), 1.0f};
+      }
+    });
+    std::vector<uint32_t> places(routed() + 2);  // First slot of each expert, then the next free.
+    for (const Slot& slot : by_row) ++places[slot.expert + 1];
+    for (size_t e = 1; e < places.size(); ++e) places[e] += places[e - 1];
+    slots_.resize(by_row.size());
+    for (const Slot& slot : by_row) slots_[places[slot.expert]++] = slot;
   }
 
   void Gather() {
     const size_t hidden = config_.hidden_size;
     const auto count = static_cast<uint32_t>(slots_.size());
-    input_.resize(slots_.size() * hidden);
+    input_ = Room(&step_.expert_input, slots_.size() * hidden);
     machine_.ForRows(count, 64, [&](uint32_t first, uint32_t end, uint32_t) {
       for (size_t i = first; i < end; ++i) {
         std::copy_n(&step_.x_round[slots_[i].row * hidden], hidden, &input_[i * hidden]);
@@ -103,7 +115,8 @@ class ExpertMixture {
 
   void UpProjections() {
     const size_t hidden = config_.hidden_size, inner = config_.expert_dim;
-    Floats gate(slots_.size() * inner), up(slots_.size() * inner);
+    float* gate = Room(&step_.expert_gate, slots_.size() * inner);
+    float* up = Room(&step_.expert_up, slots_.size() * inner);
     std::vector<Machine::Product> products;
     ForExperts([&](const ExpertWeights& expert, size_t first, uint32_t rows) {
       Machine::Product product{.matrix = &expert.w1,
@@ -118,7 +131,7 @@ class ExpertMixture {
       products.push_back(product);
     });
     machine_.Multiply(products);
-    inner_.resize(slots_.size() * inner);
+    inner_ = Room(&step_.expert_inner, slots_.size() * inner);
     const auto limit = static_cast<float>(config_.swiglu_limit);
     machine_.ForRows(static_cast<uint32_t>(slots_.size()), 32,
                      [&](uint32_t first, uint32_t end, uint32_t) {
@@ -133,7 +146,7 @@ class ExpertMixture {
 
   void DownProjection() {
     const size_t hidden = config_.hidden_size, inner = config_.expert_dim;
-    output_.resize(slots_.size() * hidden);
+    output_ = Room(&step_.expert_output, slots_.size() * hidden);
     std::vector<Machine::Product> products;
     ForExperts([&](const ExpertWeights& expert, size_t first, uint32_t rows) {
       products.push_back({.matrix = &expert.w2,
@@ -149,14 +162,18 @@ class ExpertMixture {
   // Routed experts in ascending order, then the shared one, in float; rounded once.
   void Sum() {
     const size_t hidden = config_.hidden_size;
-    std::vector<std::vector<uint32_t>> slots_of_row(step_.rows);
-    for (uint32_t i = 0; i < slots_.size(); ++i) slots_of_row[slots_[i].row].push_back(i);
+    const uint32_t of_row = chosen_ + 1;
+    std::vector<uint32_t> slots_of_row(size_t{step_.rows} * of_row), counts(step_.rows);
+    for (uint32_t i = 0; i < slots_.size(); ++i) {
+      const uint32_t row = slots_[i].row;
+      slots_of_row[size_t{row} * of_row + counts[row]++] = i;
+    }
     machine_.ForRows(step_.rows, 32, [&](uint32_t first, uint32_t end, uint32_t) {
       for (size_t row = first; row < end; ++row) {
         float* h = &step_.h[row * hidden];
         std::fill_n(h, hidden, 0.0f);
-        for (const uint32_t slot : slots_of_row[row]) {
-          machine_.kernels.add(&output_[slot * hidden], hidden, h);
+        for (size_t i = row * of_row; i < (row + 1) * of_row; ++i) {
+          machine_.kernels.add(&output_[slots_of_row[i] * hidden], hidden, h);
         }
         machine_.kernels.round_bf16(h, hidden, h);
       }
@@ -168,8 +185,11 @@ class ExpertMixture {
   const MoeWeights& weights_;
   uint32_t chosen_;
   Step& step_;
-  std::vector<Slot> slots_;
-  Floats input_, inner_, output_;
+  std::vector<Slot> slots_;  // By expert, and by row within an expert.
+  // [slots][hidden or expert_dim], in the step's buffers.
+  float* input_ = nullptr;
+  float* inner_ = nullptr;
+  float* output_ = nullptr;
 };
 
 }  // namespace

@@ -53,6 +53,8 @@ struct AttentionCall {
   float* sum = nullptr;    // [heads][dim] running numerator.
 };
 
+inline constexpr uint32_t kIndexEntries = 32;
+
 struct Kernels {
   const char* name;
 
@@ -80,8 +82,9 @@ struct Kernels {
   // out = bf16(sum / (total + e^(sink - top))).
   void (*attention_end)(const AttentionCall& call, const float* sinks, float* out);
 
-  // Scores of 16 consecutive entries for `rows` queries: keys transposed to [dim][16] (see
-  // index_tile), queries [row][heads][dim], weights [row][heads]. scores[row * stride + lane].
+  // Scores of kIndexEntries entries for `rows` queries: keys transposed to [dim][kIndexEntries]
+  // (see index_tile), queries [row][heads][dim], weights [row][heads]. scores[row * stride +
+  // entry].
   void (*index_tile)(const uint8_t* const* codes, const uint8_t* const* scales, uint32_t dim,
                      float* tile);
   void (*index_scores)(const float* tile, const float* queries, const float* weights,

@@ -8,7 +8,6 @@
 namespace reprise::engine::cpu {
 namespace {
 
-constexpr uint32_t kTileEntries = 16;
 constexpr uint32_t kRowsOfTask = 16;
 
 // Larger is better: the score, then the lower index.
@@ -18,14 +17,44 @@ uint64_t RankOf(float score, uint32_t index) {
   return (uint64_t{ordered} << 32) | (UINT32_MAX - index);
 }
 uint32_t IndexOf(uint64_t rank) { return UINT32_MAX - static_cast<uint32_t>(rank); }
-
-// The best `count` of the ranks, in any order.
-void KeepBest(std::vector<uint64_t>* ranks, size_t count) {
-  if (ranks->size() <= count) return;
-  std::nth_element(ranks->begin(), ranks->begin() + static_cast<ptrdiff_t>(count), ranks->end(),
-                   std::greater<>());
-  ranks->resize(count);
+float ScoreOf(uint64_t rank) {
+  const auto ordered = static_cast<uint32_t>(rank >> 32);
+  return std::bit_cast<float>((ordered & 0x80000000) != 0 ? ordered & 0x7fffffff : ~ordered);
 }
+
+// The best `count` of what is added: higher score first, then lower index. Once there are enough,
+// most of what comes is turned away by one comparison.
+class Best {
+ public:
+  void Reset(size_t count) {
+    count_ = count;
+    ranks_.clear();
+    threshold_ = -INFINITY;
+  }
+  void Add(float score, uint32_t index) {
+    if (score < threshold_) return;
+    ranks_.push_back(RankOf(score, index));
+    if (ranks_.size() >= 4 * count_ + 256) Compact();
+  }
+  // In any order.
+  const std::vector<uint64_t>& Take() {
+    Compact();
+    return ranks_;
+  }
+
+ private:
+  void Compact() {
+    if (ranks_.size() <= count_) return;
+    const auto last = ranks_.begin() + static_cast<ptrdiff_t>(count_) - 1;
+    std::nth_element(ranks_.begin(), last, ranks_.end(), std::greater<>());
+    threshold_ = ScoreOf(*last);
+    ranks_.resize(count_);
+  }
+
+  size_t count_ = 0;
+  float threshold_ = -INFINITY;
+  std::vector<uint64_t> ranks_;
+};
 
 // Rows of one part that are scored together, because they share the decoded keys.
 struct Task {
@@ -111,29 +140,37 @@ class Selector {
   uint32_t BlocksOf(uint32_t position) const {
     return (Visible(position) + config_.candidate_block_size - 1) / config_.candidate_block_size;
   }
-  bool InPool(size_t row, uint32_t block) const {
-    return (step_.pool[row * step_.pool_words + block / 64] >> (block % 64) & 1) != 0;
-  }
 
   void RunTask(const Task& task, uint32_t worker) {
+    const bool pooled = plan_.reads_pool && step_.pool_words > 0;
+    if (pooled) {
+      for (uint32_t row = 0; row < task.rows; ++row) PickFromPool(task, row, worker);
+      return;
+    }
     const uint32_t last_visible = Visible(PositionOf(task, task.rows - 1));
-    const bool pool_matters = plan_.writes_pool && step_.pool_words > 0;
-    if (last_visible <= config_.index_topk && !pool_matters) {
+    const bool fills_pool = plan_.writes_pool && step_.pool_words > 0;
+    if (last_visible <= config_.index_topk && !fills_pool) {
       for (uint32_t row = 0; row < task.rows; ++row) TakeAll(task, row);
       return;
     }
-    const size_t stride = AlignUp(last_visible, kTileEntries);
-    const size_t tile_floats = size_t{config_.index_head_dim} * kTileEntries;
-    float* tile = machine_.Scratch(worker, tile_floats + kRowsOfTask * stride);
-    float* scores = tile + tile_floats;
-    Score(task, last_visible, tile, scores, stride);
-    std::vector<uint64_t> ranks;
+    const size_t stride = AlignUp(last_visible, kIndexEntries);
+    float* tile = machine_.Scratch(worker, TileFloats() + kRowsOfTask * stride);
+    float* scores = tile + TileFloats();
+    for (uint32_t first = 0; first < last_visible; first += kIndexEntries) {
+      uint32_t entries[kIndexEntries];
+      for (uint32_t i = 0; i < kIndexEntries; ++i)
+        entries[i] = std::min(first + i, last_visible - 1);
+      Score(task, 0, task.rows, entries, tile, scores + first, stride);
+    }
+    Best best;
     for (uint32_t row = 0; row < task.rows; ++row) {
       const float* row_scores = scores + row * stride;
-      if (pool_matters) FillPool(task, row, row_scores, &ranks);
-      Pick(task, row, row_scores, &ranks);
+      if (fills_pool) FillPool(task, row, row_scores, &best);
+      Pick(task, row, row_scores, &best);
     }
   }
+
+  size_t TileFloats() const { return size_t{config_.index_head_dim} * kIndexEntries; }
 
   void TakeAll(const Task& task, uint32_t row) {
     int32_t* selected = &step_.selected[RowOf(task, row) * config_.index_topk];
@@ -143,71 +180,81 @@ class Selector {
     }
   }
 
-  // A tile is left out when no row of the task has one of its blocks in the pool.
-  bool Wanted(const Task& task, uint32_t first_entry) const {
-    if (!plan_.reads_pool || step_.pool_words == 0) return true;
-    const uint32_t block = first_entry / config_.candidate_block_size;
-    const uint32_t blocks = kTileEntries / config_.candidate_block_size;
-    for (uint32_t row = 0; row < task.rows; ++row) {
-      for (uint32_t b = block; b < block + blocks && b < step_.pool_words * 64; ++b) {
-        if (InPool(RowOf(task, row), b)) return true;
-      }
-    }
-    return false;
-  }
-
-  void Score(const Task& task, uint32_t entries, float* tile, float* scores, size_t stride) {
+  // scores[row * stride + i] of entries[i], for rows [row, row + rows) of the task.
+  void Score(const Task& task, uint32_t row, uint32_t rows, const uint32_t* entries, float* tile,
+             float* scores, size_t stride) {
     const SequenceMemory& memory = step_.parts[task.part].segment->memory;
-    const size_t row = RowOf(task, 0);
-    const size_t query = size_t{config_.index_heads} * config_.index_head_dim;
-    for (uint32_t first = 0; first < entries; first += kTileEntries) {
-      if (!Wanted(task, first)) continue;
-      const uint8_t* codes[kTileEntries];
-      const uint8_t* scales[kTileEntries];
-      for (uint32_t i = 0; i < kTileEntries; ++i) {
-        const EntryPlace place =
-            PlaceOf(machine_.geometry, memory, source_, std::min(first + i, entries - 1));
-        codes[i] = place.index_codes;
-        scales[i] = place.index_scales;
-      }
-      machine_.kernels.index_tile(codes, scales, config_.index_head_dim, tile);
-      machine_.kernels.index_scores(tile, &queries_[row * query],
-                                    &head_weights_[row * config_.index_heads], config_.index_heads,
-                                    config_.index_head_dim, task.rows, scores + first, stride);
+    const size_t at = RowOf(task, row);
+    const uint8_t* codes[kIndexEntries];
+    const uint8_t* scales[kIndexEntries];
+    for (uint32_t i = 0; i < kIndexEntries; ++i) {
+      const EntryPlace place = PlaceOf(machine_.geometry, memory, source_, entries[i]);
+      codes[i] = place.index_codes;
+      scales[i] = place.index_scales;
     }
+    machine_.kernels.index_tile(codes, scales, config_.index_head_dim, tile);
+    machine_.kernels.index_scores(tile,
+                                  &queries_[at * config_.index_heads * config_.index_head_dim],
+                                  &head_weights_[at * config_.index_heads], config_.index_heads,
+                                  config_.index_head_dim, rows, scores, stride);
   }
 
-  void FillPool(const Task& task, uint32_t row, const float* scores, std::vector<uint64_t>* ranks) {
-    const uint32_t visible = Visible(PositionOf(task, row));
+  void FillPool(const Task& task, uint32_t row, const float* scores, Best* best) {
     const uint32_t blocks = BlocksOf(PositionOf(task, row));
     const uint32_t size = config_.candidate_block_size;
-    ranks->clear();
+    best->Reset(config_.candidate_topk_blocks);
     for (uint32_t block = 0; block + 1 < blocks; ++block) {
-      const float best = *std::max_element(scores + block * size, scores + (block + 1) * size);
-      ranks->push_back(RankOf(best, block));
+      best->Add(*std::max_element(scores + block * size, scores + (block + 1) * size), block);
     }
-    if (visible > 0) ranks->push_back(RankOf(INFINITY, blocks - 1));  // The newest is always in.
-    KeepBest(ranks, config_.candidate_topk_blocks);
+    if (blocks > 0) best->Add(INFINITY, blocks - 1);  // The newest is always in.
     uint64_t* words = &step_.pool[RowOf(task, row) * step_.pool_words];
-    for (const uint64_t rank : *ranks) words[IndexOf(rank) / 64] |= 1ull << (IndexOf(rank) % 64);
+    for (const uint64_t rank : best->Take()) {
+      words[IndexOf(rank) / 64] |= 1ull << (IndexOf(rank) % 64);
+    }
   }
 
-  void Pick(const Task& task, uint32_t row, const float* scores, std::vector<uint64_t>* ranks) {
+  void Pick(const Task& task, uint32_t row, const float* scores, Best* best) {
     const uint32_t visible = Visible(PositionOf(task, row));
     if (visible <= config_.index_topk) return TakeAll(task, row);
-    const bool pooled = plan_.reads_pool && step_.pool_words > 0;
-    ranks->clear();
-    for (uint32_t entry = 0; entry < visible; ++entry) {
-      if (pooled && !InPool(RowOf(task, row), entry / config_.candidate_block_size)) continue;
-      ranks->push_back(RankOf(scores[entry], entry));
+    best->Reset(config_.index_topk);
+    for (uint32_t entry = 0; entry < visible; ++entry) best->Add(scores[entry], entry);
+    PutSelected(task, row, best);
+  }
+
+  // Scores the row's candidates alone: their number does not grow with the text.
+  void PickFromPool(const Task& task, uint32_t row, uint32_t worker) {
+    const uint32_t visible = Visible(PositionOf(task, row));
+    if (visible <= config_.index_topk) return TakeAll(task, row);
+    const uint32_t size = config_.candidate_block_size;
+    std::vector<uint32_t> entries;
+    const uint64_t* words = &step_.pool[RowOf(task, row) * step_.pool_words];
+    for (uint32_t word = 0; word < step_.pool_words; ++word) {
+      for (uint64_t left = words[word]; left != 0; left &= left - 1) {
+        const uint32_t first = (word * 64 + static_cast<uint32_t>(std::countr_zero(left))) * size;
+        for (uint32_t i = first; i < std::min(first + size, visible); ++i) entries.push_back(i);
+      }
     }
-    KeepBest(ranks, config_.index_topk);
+    const size_t count = entries.size();
+    entries.resize(AlignUp(count, kIndexEntries), entries.back());
+    float* tile = machine_.Scratch(worker, TileFloats() + kIndexEntries);
+    float* scores = tile + TileFloats();
+    Best best;
+    best.Reset(config_.index_topk);
+    for (size_t at = 0; at < count; at += kIndexEntries) {
+      Score(task, row, 1, &entries[at], tile, scores, kIndexEntries);
+      for (size_t i = at; i < std::min(count, at + kIndexEntries); ++i) {
+        best.Add(scores[i - at], entries[i]);
+      }
+    }
+    PutSelected(task, row, &best);
+  }
+
+  void PutSelected(const Task& task, uint32_t row, Best* best) {
     int32_t* selected = &step_.selected[RowOf(task, row) * config_.index_topk];
     std::fill_n(selected, config_.index_topk, -1);
-    for (size_t i = 0; i < ranks->size(); ++i) {
-      selected[i] = static_cast<int32_t>(IndexOf((*ranks)[i]));
-    }
-    std::sort(selected, selected + ranks->size());
+    const std::vector<uint64_t>& ranks = best->Take();
+    for (size_t i = 0; i < ranks.size(); ++i) selected[i] = static_cast<int32_t>(IndexOf(ranks[i]));
+    std::sort(selected, selected + ranks.size());
   }
 
   Machine& machine_;

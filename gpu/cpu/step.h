@@ -115,6 +115,8 @@ struct Step {
   Floats low_round;
   Floats h;      // [rows][hidden] of a sub-layer.
   Floats mixes;  // [rows][32]
+  Floats past;   // [parts][window - 1][dim]: window keys before the rows.
+  Floats expert_input, expert_gate, expert_up, expert_inner, expert_output;
   Floats inverse_rms;
 
   // Makes room for `row_count` rows.

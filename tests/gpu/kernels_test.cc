@@ -341,27 +341,27 @@ TEST(Kernels, IndexScoresOfAllSetsAreTheSame) {
   Prng prng(9);
   constexpr uint32_t kDim = 64, kHeads = 4, kRows = 5;
   for (int turn = 0; turn < 20; ++turn) {
-    Bytes8 codes(16 * kDim / 2), scales(16 * kDim / 32);
+    Bytes8 codes(kIndexEntries * kDim / 2), scales(kIndexEntries * kDim / 32);
     for (uint8_t& code : codes) code = static_cast<uint8_t>(prng.Next());
     for (uint8_t& scale : scales) scale = static_cast<uint8_t>(120 + prng.Below(12));
     const Floats queries = RandomValues(kRows * kHeads * kDim, &prng);
     const Floats weights = RandomValues(kRows * kHeads + 32, &prng);
-    const uint8_t *code_of[16], *scale_of[16];
-    for (size_t i = 0; i < 16; ++i) {
+    const uint8_t *code_of[kIndexEntries], *scale_of[kIndexEntries];
+    for (size_t i = 0; i < kIndexEntries; ++i) {
       code_of[i] = &codes[i * kDim / 2];
       scale_of[i] = &scales[i * kDim / 32];
     }
     std::vector<Floats> results;
     for (const Kernels* kernels : RunnableKernels()) {
-      Floats tile(kDim * 16), scores(kRows * 16);
+      Floats tile(kDim * kIndexEntries), scores(kRows * kIndexEntries);
       kernels->index_tile(code_of, scale_of, kDim, tile.data());
       kernels->index_scores(tile.data(), queries.data(), weights.data(), kHeads, kDim, kRows,
-                            scores.data(), 16);
+                            scores.data(), kIndexEntries);
       results.push_back(scores);
     }
     for (const Floats& result : results) EXPECT_EQ(result, results[0]);
     for (size_t row = 0; row < kRows; ++row) {
-      for (size_t entry = 0; entry < 16; ++entry) {
+      for (size_t entry = 0; entry < kIndexEntries; ++entry) {
         Floats key(kDim);
         DequantiseC(code_of[entry], scale_of[entry], kDim, key.data());
         double score = 0;
@@ -372,7 +372,7 @@ TEST(Kernels, IndexScoresOfAllSetsAreTheSame) {
           }
           score += weights[row * kHeads + head] * std::max(0.0, dot);
         }
-        EXPECT_NEAR(results[0][row * 16 + entry], score, 1e-4 * (1 + std::fabs(score)));
+        EXPECT_NEAR(results[0][row * kIndexEntries + entry], score, 1e-4 * (1 + std::fabs(score)));
       }
     }
   }
