@@ -1,6 +1,5 @@
 #include "gpu/engine/loaded_model.h"
 
-#include <cstdlib>
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -53,9 +52,6 @@ absl::StatusOr<std::string> FindModelFolder(const std::string& name) {
   std::vector<fs::path> tried = {name};
   if (name == "nano") {
     tried.clear();
-    if (const char* models = std::getenv("REPRISE_MODELS"); models != nullptr) {
-      tried.emplace_back(fs::path(models) / "nano");
-    }
     std::error_code error;
     const fs::path program = fs::read_symlink("/proc/self/exe", error);
     if (!error) {
