@@ -171,51 +171,94 @@ void KernelAttentionEnd(const AttentionCall& call, const float* sinks, float* ou
 // ---- Index scores
 // --------------------------------------------------------------------------------
 
-// Sixteen entries of a tile.
-inline void TransposeKeys(const uint8_t* const* codes, const uint8_t* const* scales, uint32_t dim,
-                          float* tile) {
-  for (uint32_t d = 0; d < dim; d += 8) {  // Eight codes a word.
-    uint32_t words[kLanes], powers[kLanes];
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      memcpy(&words[lane], codes[lane] + d / 2, sizeof(uint32_t));
-      powers[lane] = uint32_t{scales[lane][d / 32]} << 23;
+// Twice the values of E2M1, as bytes. A query's byte is kOffset more, so that it is unsigned.
+constexpr int8_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+constexpr int32_t kOffset = 12;
+constexpr uint32_t kGroup = 32;  // Values that share a scale.
+
+// Eight values are two words of four bytes: the even ones, then the odd ones.
+inline U16 EvenBytes(U16 word) { return LookupBytes(kDoubled, word & SetU(0x0f0f0f0f)); }
+inline U16 OddBytes(U16 word) { return LookupBytes(kDoubled, (word >> 4) & SetU(0x0f0f0f0f)); }
+
+constexpr size_t HalfTileBytes(uint32_t dim) {
+  return size_t{dim} * kLanes + size_t{dim} / kGroup * kLanes * 8;
+}
+
+// Sixteen keys: [dim / 8][even, odd][lane][4], then [groups][lane] scales and [groups][lane] sums.
+inline void PackKeys(const uint8_t* const* codes, const uint8_t* const* scales, uint32_t dim,
+                     uint8_t* out) {
+  uint8_t* tails = out + size_t{dim} * kLanes;
+  for (uint32_t group = 0; group < dim / kGroup; ++group) {
+    U16 ones_sum = SetU(0);
+    for (uint32_t d = group * kGroup; d < (group + 1) * kGroup; d += 8) {
+      uint32_t words[kLanes];
+      for (size_t lane = 0; lane < kLanes; ++lane) memcpy(&words[lane], codes[lane] + d / 2, 4);
+      const U16 word = LoadU(words);
+      const U16 even = EvenBytes(word), odd = OddBytes(word);
+      memcpy(out + d * kLanes, &even, sizeof(even));
+      memcpy(out + d * kLanes + sizeof(even), &odd, sizeof(odd));
+      ones_sum = MulAddBytes(SetU(0x01010101), even, ones_sum);
+      ones_sum = MulAddBytes(SetU(0x01010101), odd, ones_sum);
     }
-    U16 word = LoadU(words);
-    const F16 scale = AsFloat(LoadU(powers));
-    for (uint32_t i = 0; i < 8; ++i, word >>= 4) {
-      Store(tile + (d + i) * kIndexEntries, Lookup(E2m1Table(), word & SetU(15)) * scale);
-    }
+    uint32_t powers[kLanes];
+    for (size_t lane = 0; lane < kLanes; ++lane) powers[lane] = uint32_t{scales[lane][group]} << 23;
+    memcpy(tails + group * kLanes * 8, powers, sizeof(powers));
+    const I16 sums = AddHalves(ones_sum);
+    memcpy(tails + group * kLanes * 8 + sizeof(powers), &sums, sizeof(sums));
   }
 }
 
 void KernelIndexTile(const uint8_t* const* codes, const uint8_t* const* scales, uint32_t dim,
-                     float* tile) {
-  TransposeKeys(codes, scales, dim, tile);
-  TransposeKeys(codes + kLanes, scales + kLanes, dim, tile + kLanes);
+                     uint8_t* tile) {
+  PackKeys(codes, scales, dim, tile);
+  PackKeys(codes + kLanes, scales + kLanes, dim, tile + HalfTileBytes(dim));
 }
 
-void KernelIndexScores(const float* tile, const float* queries, const float* weights,
+void KernelIndexQuery(const uint8_t* codes, const uint8_t* scales, uint32_t dim, uint8_t* query) {
+  for (uint32_t d = 0; d < dim; d += 8) {
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint8_t pair = codes[d / 2 + i];
+      query[d + i] = static_cast<uint8_t>(kDoubled[pair & 15] + kOffset);
+      query[d + 4 + i] = static_cast<uint8_t>(kDoubled[pair >> 4] + kOffset);
+    }
+  }
+  for (uint32_t group = 0; group < dim / kGroup; ++group) {
+    const float scale = 0.25f * PowerOf(scales[group]);  // Both sides are doubled.
+    memcpy(query + dim + group * 4, &scale, sizeof(scale));
+  }
+}
+
+// q . k of one head and sixteen keys.
+inline F16 IndexDot(const uint8_t* keys, const uint8_t* query, uint32_t dim) {
+  const uint8_t* tails = keys + size_t{dim} * kLanes;
+  F16 dot = Set(0.0f);
+  for (uint32_t group = 0; group < dim / kGroup; ++group) {
+    U16 sums = SetU(0);
+    for (uint32_t d = group * kGroup; d < (group + 1) * kGroup; d += 4) {
+      uint32_t four;
+      memcpy(&four, query + d, sizeof(four));
+      sums = MulAddBytes(SetU(four), LoadU(keys + d * kLanes), sums);
+    }
+    float scale;
+    memcpy(&scale, query + dim + group * 4, sizeof(scale));
+    const F16 powers = AsFloat(LoadU(tails + group * kLanes * 8));
+    const I16 key_sums = (I16)LoadU(tails + group * kLanes * 8 + kLanes * 4);
+    const I16 whole = AddHalves(sums) - key_sums * kOffset;
+    dot += __builtin_convertvector(whole, F16) * (powers * Set(scale));
+  }
+  return dot;
+}
+
+void KernelIndexScores(const uint8_t* tile, const uint8_t* queries, const float* weights,
                        uint32_t heads, uint32_t dim, uint32_t rows, float* scores, size_t stride) {
+  const size_t query_bytes = reprise::engine::cpu::IndexQueryBytes(dim);
   for (uint32_t row = 0; row < rows; ++row) {
-    const float* query = queries + size_t{row} * heads * dim;
     F16 low = Set(0.0f), high = Set(0.0f);
-    for (uint32_t head = 0; head < heads; head += kDotHeads) {
-      F16 dot[kDotHeads][2];
-      for (uint32_t h = 0; h < kDotHeads; ++h) dot[h][0] = dot[h][1] = Set(0.0f);
-      for (uint32_t d = 0; d < dim; ++d) {
-        const F16 low_key = Load(tile + d * kIndexEntries);
-        const F16 high_key = Load(tile + d * kIndexEntries + kLanes);
-        for (uint32_t h = 0; h < kDotHeads; ++h) {
-          const F16 q = Set(query[(head + h) * dim + d]);
-          dot[h][0] = MulAdd(q, low_key, dot[h][0]);
-          dot[h][1] = MulAdd(q, high_key, dot[h][1]);
-        }
-      }
-      for (uint32_t h = 0; h < kDotHeads; ++h) {
-        const F16 weight = Set(weights[row * heads + head + h]);
-        low = MulAdd(weight, Max(dot[h][0], Set(0.0f)), low);
-        high = MulAdd(weight, Max(dot[h][1], Set(0.0f)), high);
-      }
+    for (uint32_t head = 0; head < heads; ++head) {
+      const uint8_t* query = queries + (size_t{row} * heads + head) * query_bytes;
+      const F16 weight = Set(weights[row * heads + head]);
+      low = MulAdd(weight, Max(IndexDot(tile, query, dim), Set(0.0f)), low);
+      high = MulAdd(weight, Max(IndexDot(tile + HalfTileBytes(dim), query, dim), Set(0.0f)), high);
     }
     Store(scores + row * stride, low + Set(0.0f));  // -0 becomes 0: they are a tie.
     Store(scores + row * stride + kLanes, high + Set(0.0f));

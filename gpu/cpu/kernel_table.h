@@ -27,6 +27,7 @@ const Kernels RP_KERNELS_TABLE = {
     .attention_block = KernelAttentionBlock,
     .attention_end = KernelAttentionEnd,
     .index_tile = KernelIndexTile,
+    .index_query = KernelIndexQuery,
     .index_scores = KernelIndexScores,
     .swiglu = KernelSwiglu,
     .compress_pair = KernelCompressPair,

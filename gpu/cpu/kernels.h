@@ -54,6 +54,13 @@ struct AttentionCall {
 };
 
 inline constexpr uint32_t kIndexEntries = 32;
+// Of 16 keys: a byte for every value, then for every group of 32 its scale and the sum of its
+// bytes.
+constexpr size_t IndexTileBytes(uint32_t dim) {
+  return kIndexEntries / 16 * (size_t{dim} * 16 + size_t{dim} / 32 * 16 * 8);
+}
+// A byte for every value, then the scale of every group.
+constexpr size_t IndexQueryBytes(uint32_t dim) { return size_t{dim} + size_t{dim} / 32 * 4; }
 
 struct Kernels {
   const char* name;
@@ -82,12 +89,15 @@ struct Kernels {
   // out = bf16(sum / (total + e^(sink - top))).
   void (*attention_end)(const AttentionCall& call, const float* sinks, float* out);
 
-  // Scores of kIndexEntries entries for `rows` queries: keys transposed to [dim][kIndexEntries]
-  // (see index_tile), queries [row][heads][dim], weights [row][heads]. scores[row * stride +
-  // entry].
+  // Index scores: sum over heads of weight x max(0, q . k), exact in the dot products. E2M1 codes
+  // are small integers times a power of two, so the products are those of bytes.
+  //   index_tile   kIndexEntries keys, by their stored codes and scales, into IndexTileBytes(dim)
+  //   index_query  one head's query, by its codes and scales, into IndexQueryBytes(dim)
+  //   index_scores queries [row][heads], weights [row][heads]; scores[row * stride + entry]
   void (*index_tile)(const uint8_t* const* codes, const uint8_t* const* scales, uint32_t dim,
-                     float* tile);
-  void (*index_scores)(const float* tile, const float* queries, const float* weights,
+                     uint8_t* tile);
+  void (*index_query)(const uint8_t* codes, const uint8_t* scales, uint32_t dim, uint8_t* query);
+  void (*index_scores)(const uint8_t* tile, const uint8_t* queries, const float* weights,
                        uint32_t heads, uint32_t dim, uint32_t rows, float* scores, size_t stride);
 
   // bf16(silu(min(a, limit)) * clamp(b, -limit, limit) * weight).

@@ -98,12 +98,13 @@ class Selector {
   void Queries(const IndexerWeights& weights, const Rotation& rotation) {
     const size_t dim = config_.index_head_dim, all = config_.index_heads * dim;
     const size_t pairs = config_.rope_dim / 2;
-    queries_.resize(step_.rows * all);
+    Floats values(step_.rows * all);
+    queries_.resize(step_.rows * QueryBytes());
     head_weights_.resize(size_t{step_.rows} * config_.index_heads);
     const Machine::Product products[] = {{.matrix = &weights.wq_b,
                                           .x = step_.qr_round.data(),
                                           .x_stride = config_.q_lora_rank,
-                                          .y = queries_.data(),
+                                          .y = values.data(),
                                           .y_stride = all,
                                           .rows = step_.rows},
                                          {.matrix = &weights.head_weights,
@@ -119,15 +120,21 @@ class Selector {
       std::vector<uint8_t> codes(dim / 2), scales(dim / 32);
       for (size_t row = first; row < end; ++row) {
         for (uint32_t head = 0; head < config_.index_heads; ++head) {
-          float* q = &queries_[row * all + head * dim];
+          float* q = &values[row * all + head * dim];
           machine_.kernels.rotate(q + dim - config_.rope_dim, &rotation.cosines[row * pairs],
                                   &rotation.sines[row * pairs], pairs);
           machine_.kernels.quantise_c(q, dim, codes.data(), scales.data());
-          machine_.kernels.dequantise_c(codes.data(), scales.data(), dim, q);
+          machine_.kernels.index_query(
+              codes.data(), scales.data(), config_.index_head_dim,
+              &queries_[row * QueryBytes() + head * IndexQueryBytes(config_.index_head_dim)]);
           head_weights_[row * config_.index_heads + head] *= factor;
         }
       }
     });
+  }
+  // Of all heads of a row.
+  size_t QueryBytes() const {
+    return config_.index_heads * IndexQueryBytes(config_.index_head_dim);
   }
 
   // The pool excludes nothing while every block is among the best: then it has no words.
@@ -154,8 +161,8 @@ class Selector {
       return;
     }
     const size_t stride = AlignUp(last_visible, kIndexEntries);
-    float* tile = machine_.Scratch(worker, TileFloats() + kRowsOfTask * stride);
-    float* scores = tile + TileFloats();
+    float* scores = machine_.Scratch(worker, kRowsOfTask * stride + TileFloats());
+    auto* tile = reinterpret_cast<uint8_t*>(scores + kRowsOfTask * stride);
     for (uint32_t first = 0; first < last_visible; first += kIndexEntries) {
       uint32_t entries[kIndexEntries];
       for (uint32_t i = 0; i < kIndexEntries; ++i)
@@ -170,7 +177,7 @@ class Selector {
     }
   }
 
-  size_t TileFloats() const { return size_t{config_.index_head_dim} * kIndexEntries; }
+  size_t TileFloats() const { return IndexTileBytes(config_.index_head_dim) / sizeof(float); }
 
   void TakeAll(const Task& task, uint32_t row) {
     int32_t* selected = &step_.selected[RowOf(task, row) * config_.index_topk];
@@ -181,7 +188,7 @@ class Selector {
   }
 
   // scores[row * stride + i] of entries[i], for rows [row, row + rows) of the task.
-  void Score(const Task& task, uint32_t row, uint32_t rows, const uint32_t* entries, float* tile,
+  void Score(const Task& task, uint32_t row, uint32_t rows, const uint32_t* entries, uint8_t* tile,
              float* scores, size_t stride) {
     const SequenceMemory& memory = step_.parts[task.part].segment->memory;
     const size_t at = RowOf(task, row);
@@ -193,8 +200,7 @@ class Selector {
       scales[i] = place.index_scales;
     }
     machine_.kernels.index_tile(codes, scales, config_.index_head_dim, tile);
-    machine_.kernels.index_scores(tile,
-                                  &queries_[at * config_.index_heads * config_.index_head_dim],
+    machine_.kernels.index_scores(tile, &queries_[at * QueryBytes()],
                                   &head_weights_[at * config_.index_heads], config_.index_heads,
                                   config_.index_head_dim, rows, scores, stride);
   }
@@ -204,7 +210,9 @@ class Selector {
     const uint32_t size = config_.candidate_block_size;
     best->Reset(config_.candidate_topk_blocks);
     for (uint32_t block = 0; block + 1 < blocks; ++block) {
-      best->Add(*std::max_element(scores + block * size, scores + (block + 1) * size), block);
+      float largest = scores[block * size];
+      for (uint32_t i = 1; i < size; ++i) largest = std::max(largest, scores[block * size + i]);
+      best->Add(largest, block);
     }
     if (blocks > 0) best->Add(INFINITY, blocks - 1);  // The newest is always in.
     uint64_t* words = &step_.pool[RowOf(task, row) * step_.pool_words];
@@ -236,8 +244,8 @@ class Selector {
     }
     const size_t count = entries.size();
     entries.resize(AlignUp(count, kIndexEntries), entries.back());
-    float* tile = machine_.Scratch(worker, TileFloats() + kIndexEntries);
-    float* scores = tile + TileFloats();
+    float* scores = machine_.Scratch(worker, kIndexEntries + TileFloats());
+    auto* tile = reinterpret_cast<uint8_t*>(scores + kIndexEntries);
     Best best;
     best.Reset(config_.index_topk);
     for (size_t at = 0; at < count; at += kIndexEntries) {
@@ -262,8 +270,8 @@ class Selector {
   const LayerPlan& plan_;
   uint32_t source_;
   Step& step_;
-  Floats queries_;       // [rows][heads][dim]
-  Floats head_weights_;  // [rows][heads]
+  std::vector<uint8_t> queries_;  // [rows][heads][IndexQueryBytes]
+  Floats head_weights_;           // [rows][heads]
 };
 
 }  // namespace

@@ -105,6 +105,70 @@ inline F16 Lookup(F16 table, U16 index) {
 #endif
 }
 
+// ---- Bytes: four to a lane
+// -----------------------------------------------------------------------
+
+// table[byte] for each of the 64 bytes, which must be below 16.
+inline U16 LookupBytes(const int8_t* table, U16 bytes) {
+#if defined(__AVX512BW__)
+  __m128i entries;
+  memcpy(&entries, table, sizeof(entries));
+  return (U16)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(entries), (__m512i)bytes);
+#elif defined(__AVX2__)
+  __m128i entries;
+  memcpy(&entries, table, sizeof(entries));
+  union Halves {
+    U16 whole;
+    __m256i half[2];
+  } v{bytes};
+  const __m256i both = _mm256_broadcastsi128_si256(entries);
+  v.half[0] = _mm256_shuffle_epi8(both, v.half[0]);
+  v.half[1] = _mm256_shuffle_epi8(both, v.half[1]);
+  return v.whole;
+#else
+  uint8_t out[64];
+  memcpy(out, &bytes, sizeof(out));
+  for (uint8_t& b : out) b = static_cast<uint8_t>(table[b & 15]);
+  memcpy(&bytes, out, sizeof(out));
+  return bytes;
+#endif
+}
+
+// Pairs of 16-bit sums: sums + a[2i] b[2i] + a[2i + 1] b[2i + 1], a unsigned and b signed bytes.
+// The caller keeps the sums below 2^15.
+inline U16 MulAddBytes(U16 a, U16 b, U16 sums) {
+#if defined(__AVX512BW__)
+  return (U16)_mm512_add_epi16((__m512i)sums, _mm512_maddubs_epi16((__m512i)a, (__m512i)b));
+#elif defined(__AVX2__)
+  union Halves {
+    U16 whole;
+    __m256i half[2];
+  } x{a}, y{b}, z{sums};
+  for (int i = 0; i < 2; ++i) {
+    z.half[i] = _mm256_add_epi16(z.half[i], _mm256_maddubs_epi16(x.half[i], y.half[i]));
+  }
+  return z.whole;
+#else
+  uint8_t x[64];
+  int8_t y[64];
+  int16_t z[32];
+  memcpy(x, &a, sizeof(x));
+  memcpy(y, &b, sizeof(y));
+  memcpy(z, &sums, sizeof(z));
+  for (int i = 0; i < 32; ++i) {
+    z[i] = static_cast<int16_t>(z[i] + x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1]);
+  }
+  memcpy(&sums, z, sizeof(z));
+  return sums;
+#endif
+}
+
+// The two 16-bit sums of each lane, added.
+inline I16 AddHalves(U16 sums) {
+  const I16 both = (I16)sums;
+  return ((both << 16) >> 16) + (both >> 16);
+}
+
 // ---- Over the lanes: lane i with i + 8, then + 4, + 2, + 1
 // ---------------------------------------
 

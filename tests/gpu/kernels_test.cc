@@ -337,42 +337,55 @@ TEST(Kernels, AllSetsGiveTheSameBits) {
   }
 }
 
-TEST(Kernels, IndexScoresOfAllSetsAreTheSame) {
+TEST(Kernels, IndexScoresAreExactAndTheSameInAllSets) {
   Prng prng(9);
-  constexpr uint32_t kDim = 64, kHeads = 4, kRows = 5;
-  for (int turn = 0; turn < 20; ++turn) {
-    Bytes8 codes(kIndexEntries * kDim / 2), scales(kIndexEntries * kDim / 32);
-    for (uint8_t& code : codes) code = static_cast<uint8_t>(prng.Next());
-    for (uint8_t& scale : scales) scale = static_cast<uint8_t>(120 + prng.Below(12));
-    const Floats queries = RandomValues(kRows * kHeads * kDim, &prng);
-    const Floats weights = RandomValues(kRows * kHeads + 32, &prng);
+  constexpr uint32_t kHeads = 4, kRows = 5;
+  for (const uint32_t dim : {32u, 64u, 128u}) {
+    Bytes8 codes(kIndexEntries * dim / 2), scales(kIndexEntries * dim / 32);
+    Bytes8 query_codes(kRows * kHeads * dim / 2), query_scales(kRows * kHeads * dim / 32);
+    for (Bytes8* v : {&codes, &query_codes}) {
+      for (uint8_t& code : *v) code = static_cast<uint8_t>(prng.Next());
+    }
+    std::fill(codes.begin(), codes.begin() + dim / 2, 0x77);  // The largest sums there can be.
+    std::fill(query_codes.begin(), query_codes.begin() + dim / 2, 0x77);
+    std::fill(query_codes.begin() + dim / 2, query_codes.begin() + dim, 0xff);
+    for (Bytes8* v : {&scales, &query_scales}) {
+      for (uint8_t& scale : *v) scale = static_cast<uint8_t>(122 + prng.Below(9));
+    }
+    Floats weights(kRows * kHeads);
+    for (float& w : weights) w = RoundBf16(static_cast<float>(prng.Unit() - 0.3));
     const uint8_t *code_of[kIndexEntries], *scale_of[kIndexEntries];
     for (size_t i = 0; i < kIndexEntries; ++i) {
-      code_of[i] = &codes[i * kDim / 2];
-      scale_of[i] = &scales[i * kDim / 32];
+      code_of[i] = &codes[i * dim / 2];
+      scale_of[i] = &scales[i * dim / 32];
     }
     std::vector<Floats> results;
     for (const Kernels* kernels : RunnableKernels()) {
-      Floats tile(kDim * kIndexEntries), scores(kRows * kIndexEntries);
-      kernels->index_tile(code_of, scale_of, kDim, tile.data());
-      kernels->index_scores(tile.data(), queries.data(), weights.data(), kHeads, kDim, kRows,
+      Bytes8 tile(IndexTileBytes(dim)), queries(kRows * kHeads * IndexQueryBytes(dim));
+      Floats scores(kRows * kIndexEntries);
+      kernels->index_tile(code_of, scale_of, dim, tile.data());
+      for (size_t q = 0; q < kRows * kHeads; ++q) {
+        kernels->index_query(&query_codes[q * dim / 2], &query_scales[q * dim / 32], dim,
+                             &queries[q * IndexQueryBytes(dim)]);
+      }
+      kernels->index_scores(tile.data(), queries.data(), weights.data(), kHeads, dim, kRows,
                             scores.data(), kIndexEntries);
       results.push_back(scores);
     }
     for (const Floats& result : results) EXPECT_EQ(result, results[0]);
     for (size_t row = 0; row < kRows; ++row) {
       for (size_t entry = 0; entry < kIndexEntries; ++entry) {
-        Floats key(kDim);
-        DequantiseC(code_of[entry], scale_of[entry], kDim, key.data());
+        Floats key(dim), query(dim);
+        DequantiseC(code_of[entry], scale_of[entry], dim, key.data());
         double score = 0;
         for (size_t head = 0; head < kHeads; ++head) {
+          const size_t q = row * kHeads + head;
+          DequantiseC(&query_codes[q * dim / 2], &query_scales[q * dim / 32], dim, query.data());
           double dot = 0;
-          for (size_t d = 0; d < kDim; ++d) {
-            dot += double{queries[(row * kHeads + head) * kDim + d]} * key[d];
-          }
-          score += weights[row * kHeads + head] * std::max(0.0, dot);
+          for (size_t d = 0; d < dim; ++d) dot += double{query[d]} * key[d];
+          score += weights[q] * std::max(0.0, dot);
         }
-        EXPECT_NEAR(results[0][row * kIndexEntries + entry], score, 1e-4 * (1 + std::fabs(score)));
+        EXPECT_NEAR(results[0][row * kIndexEntries + entry], score, 1e-5 * (1 + std::fabs(score)));
       }
     }
   }
