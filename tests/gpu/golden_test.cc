@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "gpu/engine/sequence.h"
 #include "gpu/formats/number_formats.h"
 #include "tests/gpu/nano.h"
 #include "tests/gpu/npz.h"
@@ -295,6 +296,90 @@ TEST(GoldenRuns, NextTokensOfExactRuns) {
   std::printf("exact runs: %.4f of %lu rows (the reference's own float32 run: 0.98 to 0.997)\n",
               static_cast<double>(equal) / all, all);
   EXPECT_GE(static_cast<double>(equal) / all, 0.98);
+}
+
+// Rows of golden text that the engine continues alike, fed with the golden tokens.
+struct Agreement {
+  uint64_t equal = 0, all = 0;
+  void Add(TokenId got, TokenId want) {
+    equal += got == want ? 1 : 0;
+    ++all;
+  }
+  double share() const { return static_cast<double>(equal) / static_cast<double>(all); }
+};
+
+void Follow(Sequence* sequence, std::vector<float> logits, std::span<const int16_t> golden,
+            Agreement* agreement) {
+  for (const int16_t token : golden) {
+    agreement->Add(Largest(logits), token);
+    const TokenId id = token;
+    ASSERT_TRUE(sequence->Extend({&id, 1}, logits).ok());
+  }
+}
+
+// Prefill with a decoder replay, and a hit on global KV alone: both replays.
+TEST(GoldenRuns, NextTokensAfterReplays) {
+  const auto engine = NanoEngine({.rows_max = 2048});
+  Agreement prefill, resume;
+  for (const char* name : {"p0127", "p0129", "p0300", "p1025"}) {
+    const Golden golden(name);
+    const std::vector<TokenId>& tokens = golden.tokens();
+    TestSequence memory(*engine);
+    Sequence sequence(engine.get(), memory.memory());
+    std::vector<float> logits(engine->geometry().config.vocab_size);
+    ASSERT_TRUE(sequence.Prefill(tokens, PrefillMode::kBounded, logits).ok());
+    Follow(&sequence, logits, golden.At("prefill.greedy").As<int16_t>(), &prefill);
+    if (!golden.Has("resume.at")) continue;
+    const auto at = static_cast<uint32_t>(golden.At("resume.at").As<int64_t>()[0]);
+    TestSequence again(*engine);
+    again.RunExact(*engine, {tokens.begin(), tokens.begin() + at}, 0, 2048);
+    Sequence resumed(engine.get(), again.memory());
+    resumed.Resume({tokens.begin(), tokens.begin() + at}, {.hit = at});
+    ASSERT_TRUE(resumed.Prefill(std::span(tokens).subspan(at), PrefillMode::kBounded, logits).ok());
+    Follow(&resumed, logits, golden.At("resume.greedy").As<int16_t>(), &resume);
+  }
+  std::printf("after a prefill with decoder replay %.3f of %lu, after a hit %.3f of %lu\n",
+              prefill.share(), prefill.all, resume.share(), resume.all);
+  EXPECT_GE(prefill.share(), 0.98);
+  EXPECT_GE(resume.share(), 0.98);
+}
+
+TEST(GoldenRuns, Drafts) {
+  const auto engine = NanoEngine({.rows_max = 2048});
+  Agreement proposals;
+  double confidence_error = 0;
+  for (const char* name : {"p0129", "p0300", "p1025"}) {
+    const Golden golden(name);
+    TestSequence memory(*engine);
+    Sequence sequence(engine.get(), memory.memory());
+    std::vector<float> logits(engine->geometry().config.vocab_size);
+    ASSERT_TRUE(sequence.Prefill(golden.tokens(), PrefillMode::kBounded, logits).ok());
+    const auto token = golden.At("draft.token").As<int16_t>();
+    const auto proposal = golden.At("draft.proposal").As<int16_t>();
+    const auto confidence = golden.At("draft.confidence").As<float>();
+    const auto emitted = golden.At("draft.emitted").As<int16_t>();
+    for (size_t step = 0; step < token.size(); ++step) {
+      DraftRequest request = sequence.DraftAfter(token[step]);
+      DraftResult result;
+      ASSERT_TRUE(engine->Draft({&request, 1}, {&result, 1}).ok());
+      for (size_t k = 0; k < 5; ++k) {
+        proposals.Add(result.tokens[k], proposal[step * 5 + k]);
+        confidence_error = std::max(
+            confidence_error, std::fabs(double{result.confidences[k]} - confidence[step * 5 + k]));
+      }
+      // What was emitted, but for its last token, follows the step's token.
+      std::vector<TokenId> rows = {token[step]};
+      for (size_t k = 0; k + 1 < 6 && emitted[step * 6 + k + 1] >= 0; ++k) {
+        rows.push_back(emitted[step * 6 + k]);
+      }
+      std::vector<float> out(rows.size() * logits.size());
+      ASSERT_TRUE(sequence.Extend(rows, out).ok());
+    }
+  }
+  std::printf("drafts: %.3f of %lu proposals equal, confidences within %.3f\n", proposals.share(),
+              proposals.all, confidence_error);
+  EXPECT_GE(proposals.share(), 0.9);
+  EXPECT_LE(confidence_error, 0.1);
 }
 
 }  // namespace
