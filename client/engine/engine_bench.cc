@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "client/engine/sequence_memory.h"
 #include "gpu/engine/generator.h"
 
 namespace reprise::bench {
@@ -14,7 +15,6 @@ using engine::Engine;
 using engine::LoadedModel;
 using engine::Segment;
 using engine::Sequence;
-using engine::SequenceMemory;
 
 double Seconds(Nanos duration_ns) { return static_cast<double>(duration_ns) / kSecond; }
 
@@ -31,22 +31,6 @@ std::vector<TokenId> Text(uint32_t count) {
   tokens.resize(count);
   return tokens;
 }
-
-// Memory for one sequence.
-struct Memory {
-  Memory(const Engine& engine, uint32_t tokens) {
-    const size_t payload = AlignUp(engine.geometry().record.payload_bytes, 64);
-    const size_t count = tokens / kBlockTokens + 1;
-    bytes.resize(count * payload);
-    for (size_t i = 0; i < count; ++i) blocks.push_back(bytes.data() + i * payload);
-    window.resize(engine.window_layout().bytes);
-  }
-  SequenceMemory lent() { return {.blocks = blocks, .window = window.data()}; }
-
-  std::vector<std::byte> bytes;
-  std::vector<std::byte*> blocks;
-  std::vector<std::byte> window;
-};
 
 class EngineBench {
  public:
@@ -142,7 +126,7 @@ class EngineBench {
   Engine& engine_;
   const EngineBenchOptions& options_;
   const Clock& clock_;
-  Memory memory_;
+  SequenceBuffers memory_;
   std::vector<float> logits_;
 };
 

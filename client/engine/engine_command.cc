@@ -3,7 +3,10 @@
 #include <vector>
 
 #include "client/cli/commands.h"
+#include "client/cli/progress.h"
 #include "client/engine/engine_bench.h"
+#include "client/engine/replay_bench.h"
+#include "client/engine/sequence_memory.h"
 #include "gpu/engine/generator.h"
 #include "protocol/base/clock.h"
 
@@ -55,12 +58,9 @@ absl::StatusOr<Result> RunGenerate(const Globals& globals, GenerateCommand* comm
                            " tokens and --max-tokens exceed the model's " +
                            std::to_string(positions) + " positions");
   }
-  const size_t payload = AlignUp(model.geometry.record.payload_bytes, 64);
-  const size_t blocks = (prompt.size() + command->options.tokens_max) / kBlockTokens + 1;
-  std::vector<std::byte> payloads(blocks * payload), window(model.engine->window_layout().bytes);
-  std::vector<std::byte*> pointers;
-  for (size_t i = 0; i < blocks; ++i) pointers.push_back(payloads.data() + i * payload);
-  engine::Sequence sequence(model.engine.get(), {.blocks = pointers, .window = window.data()});
+  bench::SequenceBuffers memory(*model.engine,
+                                static_cast<uint32_t>(prompt.size()) + command->options.tokens_max);
+  engine::Sequence sequence(model.engine.get(), memory.lent());
   std::vector<float> logits(model.geometry.config.vocab_size);
 
   const SystemClock clock;
@@ -151,6 +151,42 @@ absl::StatusOr<Result> RunBench(const bench::EngineBenchOptions& options) {
   return result;
 }
 
+struct ReplayCommand {
+  std::string model = "nano";
+  std::string samples;
+  uint32_t threads = 0;
+};
+
+absl::StatusOr<Result> RunReplay(const ReplayCommand& command) {
+  RP_ASSIGN(const std::vector<bench::ReplaySample> samples,
+            bench::ReadReplaySamples(command.samples));
+  RP_ASSIGN(const std::string folder, engine::FindModelFolder(command.model));
+  RP_ASSIGN(const LoadedModel model, engine::LoadModel(folder, {.threads = command.threads}));
+  const SystemClock clock;
+  Progress progress("samples", samples.size(), Progress::Unit::kCount, clock);
+  RP_ASSIGN(const bench::ReplayReport report,
+            bench::RunReplayBench(*model.engine, samples,
+                                  [&progress](uint64_t done) { progress.Update(done); }));
+  Result result;
+  result.json = {{"model", command.model}, {"kinds", Json::object()}};
+  result.text =
+      "kind         mode     samples     bits         KL     KL max  agreement      exact\n";
+  for (const auto& [kind, modes] : report) {
+    for (size_t mode = 0; mode < modes.size(); ++mode) {
+      const bench::ReplayFigures& f = modes[mode];
+      result.json["kinds"][kind][bench::kReplayModes[mode]] = {
+          {"samples", f.samples}, {"bits", f.bits},           {"kl_nats", f.kl_nats},
+          {"kl_max", f.kl_max},   {"agreement", f.agreement}, {"exact_match", f.exact_match}};
+      char line[160];
+      std::snprintf(line, sizeof(line), "%-12s %-8s %7lu %8.4f %10.5f %10.4f %10.4f %10.4f\n",
+                    kind.c_str(), bench::kReplayModes[mode], static_cast<unsigned long>(f.samples),
+                    f.bits, f.kl_nats, f.kl_max, f.agreement, f.exact_match);
+      result.text += line;
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 void AddGenerate(CLI::App* app, Globals* globals) { AddGenerateVerb(app, globals); }
@@ -174,6 +210,15 @@ void AddBenchEngine(CLI::App* bench_verb, Globals* globals) {
       ->check(CLI::Range(1u, 100u))
       ->capture_default_str();
   OnRun(verb, globals, [options] { return RunBench(*options); });
+
+  CLI::App* replay = bench_verb->add_subcommand(
+      "replay", "What bounded replay costs in quality, on texts that replay_samples.py wrote");
+  const auto command = std::make_shared<ReplayCommand>();
+  replay->add_option("--model", command->model, "nano, or a model's folder")->capture_default_str();
+  replay->add_option("--samples", command->samples, "JSON lines: kind, prefix, suffix, ids")
+      ->required();
+  replay->add_option("--threads", command->threads, "0: one per core")->capture_default_str();
+  OnRun(replay, globals, [command] { return RunReplay(*command); });
 }
 
 }  // namespace reprise::cli

@@ -22,8 +22,8 @@ struct LoadedModel {
 // shipped as data (else it is built from the tokenizer).
 absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, const CpuEngineOptions& options);
 
-// The folder that a model's name means: itself when it is one; for "nano", share/reprise/nano beside
-// the program's folder, then the one this build was made from.
+// The folder that a model's name means: itself when it is one; for "nano", share/reprise/nano
+// beside the program's folder, then the one this build was made from.
 absl::StatusOr<std::string> FindModelFolder(const std::string& name);
 
 }  // namespace reprise::engine
