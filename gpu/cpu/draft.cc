@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "gpu/engine/sampler.h"
+
 namespace reprise::engine::cpu {
 
 void WriteDraftContext(Machine& machine, Step& step) {
@@ -105,10 +107,6 @@ void RunStage(Machine& machine, uint32_t layer, Step& step) {
   std::swap(step.pre, pre_next);
 }
 
-TokenId Largest(std::span<const float> logits) {
-  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
 // The sequential part: each draft corrects the logits of the next by a low-rank bigram.
 class MarkovHead {
  public:
@@ -154,7 +152,7 @@ class MarkovHead {
         const float* base = &logits_[(r * config_.draft_block + k) * vocab];
         for (size_t i = 0; i < vocab; ++i) corrected[i] += base[i];
         const std::span<const float> row(corrected, vocab);
-        previous[r] = requests[r].choose ? requests[r].choose(k, row) : Largest(row);
+        previous[r] = requests[r].choose ? requests[r].choose(k, row) : LikeliestToken(row);
         results[r].tokens.push_back(previous[r]);
         results[r].confidences.push_back(
             static_cast<float>(1.0 / (1.0 + std::exp(-double{confidence[r]}))));

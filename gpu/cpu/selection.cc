@@ -140,7 +140,9 @@ class Selector {
   // The pool excludes nothing while every block is among the best: then it has no words.
   void SizePool() {
     uint32_t blocks = 0;
-    for (const uint32_t position : step_.positions) blocks = std::max(blocks, BlocksOf(position));
+    for (uint32_t row = 0; row < step_.rows; ++row) {
+      blocks = std::max(blocks, BlocksOf(step_.positions[row]));
+    }
     step_.pool_words = blocks > config_.candidate_topk_blocks ? (blocks + 63) / 64 : 0;
     step_.pool.assign(size_t{step_.rows} * step_.pool_words, 0);
   }

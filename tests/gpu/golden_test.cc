@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "gpu/engine/sampler.h"
 #include "gpu/engine/sequence.h"
 #include "gpu/formats/number_formats.h"
 #include "tests/gpu/nano.h"
@@ -272,10 +273,6 @@ INSTANTIATE_TEST_SUITE_P(Prompts, GoldenLayers, testing::Values("p0129", "p0300"
 
 // ---- Whole runs --------------------------------------------------------------------------------
 
-TokenId Largest(std::span<const float> logits) {
-  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
 TEST(GoldenRuns, NextTokensOfExactRuns) {
   const auto engine = NanoEngine({.rows_max = 2048});
   const size_t vocab = engine->geometry().config.vocab_size;
@@ -287,7 +284,7 @@ TEST(GoldenRuns, NextTokensOfExactRuns) {
     const auto want = golden.At("exact.argmax").As<int16_t>();
     uint64_t same = 0;
     for (size_t row = 0; row < want.size(); ++row) {
-      same += Largest(std::span(logits).subspan(row * vocab, vocab)) == want[row] ? 1 : 0;
+      same += LikeliestToken(std::span(logits).subspan(row * vocab, vocab)) == want[row] ? 1 : 0;
     }
     std::printf("%s: next token equal in %lu of %zu rows\n", name, same, want.size());
     equal += same;
@@ -311,7 +308,7 @@ struct Agreement {
 void Follow(Sequence* sequence, std::vector<float> logits, std::span<const int16_t> golden,
             Agreement* agreement) {
   for (const int16_t token : golden) {
-    agreement->Add(Largest(logits), token);
+    agreement->Add(LikeliestToken(logits), token);
     const TokenId id = token;
     ASSERT_TRUE(sequence->Extend({&id, 1}, logits).ok());
   }
