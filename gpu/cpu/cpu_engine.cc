@@ -142,11 +142,7 @@ void CpuEngine::Layer(uint32_t layer, bool write_global) {
   UpdateStream(machine_, step_);
   std::swap(step_.pre, pre_next);
 
-  Mix(machine_, weights.hc_ffn, step_, &pre_next);
-  CollapseAndNorm(machine_, weights.ffn_norm, step_);
-  FeedForward(machine_, layer, step_);
-  UpdateStream(machine_, step_);
-  std::swap(step_.pre, pre_next);
+  RunFeedForward(machine_, layer, step_);
 }
 
 // The decoder's global KV is a function of the encoder's output alone, and is written for every

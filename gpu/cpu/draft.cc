@@ -100,11 +100,7 @@ void RunStage(Machine& machine, uint32_t layer, Step& step) {
   ProjectOut(machine, layer, step);
   UpdateStream(machine, step);
   std::swap(step.pre, pre_next);
-  Mix(machine, weights.hc_ffn, step, &pre_next);
-  CollapseAndNorm(machine, weights.ffn_norm, step);
-  FeedForward(machine, layer, step);
-  UpdateStream(machine, step);
-  std::swap(step.pre, pre_next);
+  RunFeedForward(machine, layer, step);
 }
 
 // The sequential part: each draft corrects the logits of the next by a low-rank bigram.

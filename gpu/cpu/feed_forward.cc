@@ -1,5 +1,6 @@
 // The mixture of experts (model-facts section 8).
 #include <cmath>
+#include <utility>
 
 #include "gpu/cpu/step.h"
 
@@ -196,6 +197,16 @@ class ExpertMixture {
 
 void FeedForward(Machine& machine, uint32_t layer, Step& step) {
   ExpertMixture(machine, layer, step).Run();
+}
+
+void RunFeedForward(Machine& machine, uint32_t layer, Step& step) {
+  const LayerWeights& weights = machine.weights.layers[layer];
+  Floats pre_next;
+  Mix(machine, weights.hc_ffn, step, &pre_next);
+  CollapseAndNorm(machine, weights.ffn_norm, step);
+  FeedForward(machine, layer, step);
+  UpdateStream(machine, step);
+  std::swap(step.pre, pre_next);
 }
 
 }  // namespace reprise::engine::cpu

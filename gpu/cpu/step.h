@@ -163,8 +163,9 @@ EntryPlace PlaceOf(const ModelGeometry& geometry, const SequenceMemory& memory, 
 // selection.cc: selected (and the pool) of an index layer.
 void Select(Machine& machine, uint32_t layer, Step& step);
 
-// feed_forward.cc: h = MoE(x).
+// feed_forward.cc: h = MoE(x); and the whole sub-layer around it, from stream to stream.
 void FeedForward(Machine& machine, uint32_t layer, Step& step);
+void RunFeedForward(Machine& machine, uint32_t layer, Step& step);
 
 // draft.cc
 void WriteDraftContext(Machine& machine, Step& step);
