@@ -63,7 +63,8 @@ constexpr std::array kFields = {
           "host:port for clients on other machines, such as 127.0.0.1:7440. No authentication. "
           "Empty: off."},
     Field{"listen.http", Text{At<&Config::listen, &Config::Listen::http>},
-          "host:port of /metrics, /healthz, /readyz and /status. No authentication. Empty: off."},
+          "host:port of the API (/v1), the page, /metrics, /healthz, /readyz and /status. Empty: "
+          "off."},
     Field{"listen.connections_max", Count{At<&Config::listen, &Config::Listen::connections_max>},
           "Clients connected at once; one more is refused.", "", 1, 65'536},
 
@@ -119,6 +120,38 @@ constexpr std::array kFields = {
     Field{"limits.deadline_default",
           Time{At<&Config::limits, &Config::Limits::deadline_default_ns>},
           "Deadline of a request that states none.", "", 1, 3600},
+
+    Field{"engine.model", Text{At<&Config::engine, &Config::Engine::model>},
+          "Model to serve text from: nano, or a folder with config.json, a checkpoint and a "
+          "tokenizer. Empty: no engine, the daemon keeps blocks for others."},
+    Field{"engine.threads", Count{At<&Config::engine, &Config::Engine::threads>},
+          "Threads of the engine. 0: one per core.", "", 0, 1024},
+    Field{"engine.sequences_max", Count{At<&Config::engine, &Config::Engine::sequences_max>},
+          "Answers that are worked on at once.", "", 1, 64},
+    Field{"engine.waiting_max", Count{At<&Config::engine, &Config::Engine::waiting_max>},
+          "Requests that wait for a place; one more is answered 429.", "", 0, 4096},
+    Field{"engine.memory", Size{At<&Config::engine, &Config::Engine::memory_bytes>},
+          "Memory for the blocks that active sequences compute, beside dram.bytes."},
+    Field{"engine.max_tokens", Count{At<&Config::engine, &Config::Engine::tokens_max_default>},
+          "Tokens of an answer when the request does not say.", "", 1, 1u << 24},
+    Field{"engine.prefill_rows", Count{At<&Config::engine, &Config::Engine::prefill_rows>},
+          "Rows of prompts in a step while other sequences generate: fewer, and they go on more "
+          "smoothly.",
+          "", 16, 65'536},
+    Field{"engine.load_gate", Flag{At<&Config::engine, &Config::Engine::load_gate>},
+          "Compute again what takes longer to read from SSD."},
+    Field{"engine.durable", Flag{At<&Config::engine, &Config::Engine::durable>},
+          "An answer ends when its blocks are on SSD and synced; else they follow."},
+    Field{"engine.shadow_permille", Count{At<&Config::engine, &Config::Engine::shadow_permille>},
+          "Of 1,000 replayed requests, how many are computed again with exact windows, when the "
+          "engine is idle: metrics then tell what replay costs in quality.",
+          "", 0, 1000},
+
+    Field{"api.keys_file", Text{At<&Config::api, &Config::Api::keys_file>},
+          "File of API keys: a line has a key and, if there are several, its tenant. Tenants share "
+          "nothing. Empty: no key is needed."},
+    Field{"api.body_bytes_max", Size{At<&Config::api, &Config::Api::body_bytes_max>},
+          "Largest body of a request, but for imported sessions."},
 
     Field{"policy.replace_replay_derived",
           Flag{At<&Config::policy, &Config::Policy::replace_replay_derived>},
@@ -316,38 +349,6 @@ absl::Status ReadSection(Config* config, const std::string& file, const std::str
 }
 
 // ---- Printing ----------------------------------------------------------------------------------
-
-struct UnitName {
-  uint64_t factor;
-  const char* name;
-};
-
-// The largest unit that divides the value: reads back exactly.
-template <size_t N>
-std::string Exact(uint64_t value, const std::array<UnitName, N>& units) {
-  for (const UnitName& unit : units) {
-    if (value != 0 && value % unit.factor == 0)
-      return std::to_string(value / unit.factor) + unit.name;
-  }
-  return "0" + std::string(units.back().name);
-}
-
-std::string ExactBytes(uint64_t bytes) {
-  static constexpr std::array<UnitName, 4> kUnits = {
-      {{1_GiB, "GiB"}, {1_MiB, "MiB"}, {1_KiB, "KiB"}, {1, "B"}}};
-  return Exact(bytes, kUnits);
-}
-
-std::string ExactDuration(Nanos duration_ns) {
-  static constexpr std::array<UnitName, 7> kUnits = {{{86'400'000'000'000, "d"},
-                                                      {3'600'000'000'000, "h"},
-                                                      {60'000'000'000, "m"},
-                                                      {kSecond, "s"},
-                                                      {kMillisecond, "ms"},
-                                                      {kMicrosecond, "us"},
-                                                      {1, "ns"}}};
-  return Exact(static_cast<uint64_t>(duration_ns), kUnits);
-}
 
 // A TOML basic string; text that is UTF-8 stays so.
 std::string Quoted(const std::string& text) {

@@ -76,6 +76,26 @@ struct Config {
     friend bool operator==(const Limits&, const Limits&) = default;
   } limits;
 
+  struct Engine {
+    std::string model;     // nano, or a folder; empty: the daemon serves blocks alone.
+    uint32_t threads = 0;  // 0: one per core.
+    uint32_t sequences_max = 8;
+    uint32_t waiting_max = 64;
+    uint64_t memory_bytes = 512_MiB;
+    uint32_t tokens_max_default = 1024;
+    uint32_t prefill_rows = 256;
+    bool load_gate = true;
+    bool durable = true;
+    uint32_t shadow_permille = 0;
+    friend bool operator==(const Engine&, const Engine&) = default;
+  } engine;
+
+  struct Api {
+    std::string keys_file;
+    uint64_t body_bytes_max = 16_MiB;
+    friend bool operator==(const Api&, const Api&) = default;
+  } api;
+
   struct Policy {
     bool replace_replay_derived = true;
     friend bool operator==(const Policy&, const Policy&) = default;

@@ -138,9 +138,28 @@ absl::Status CheckStaging(const Config& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckEngine(const Config& config) {
+  if (config.engine.model.empty()) return absl::OkStatus();
+  if (config.listen.http.empty()) {
+    return Bad("engine.model", "\"" + config.engine.model + "\"",
+               "is served over HTTP; set listen.http to an address, such as 127.0.0.1:7441");
+  }
+  if (config.engine.memory_bytes < 4 * uint64_t{config.record_bytes()}) {
+    return BadSize("engine.memory", config.engine.memory_bytes,
+                   "holds fewer than 4 blocks of " + FormatBytes(config.record_bytes()) +
+                       "; set it to 64MiB or more");
+  }
+  if (config.api.body_bytes_max < 1024) {
+    return BadSize("api.body_bytes_max", config.api.body_bytes_max,
+                   "no request fits; set it to 1MiB or more");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckMemory(const Config& config, const MachineFacts& machine) {
   const uint64_t parts[] = {config.dram.bytes, config.window.bytes,
-                            config.limits.staging_bytes_total};
+                            config.limits.staging_bytes_total,
+                            config.engine.model.empty() ? 0 : config.engine.memory_bytes};
   uint64_t left = machine.memory_bytes;
   for (const uint64_t part : parts) {
     if (part > left) {
@@ -228,6 +247,7 @@ absl::Status Config::Validate(const MachineFacts& machine) {
   if (window.bytes != 0) RP_TRY(CheckPool(*this, "window.bytes", window.bytes));
   RP_TRY(CheckSsd(*this));
   RP_TRY(CheckStaging(*this));
+  RP_TRY(CheckEngine(*this));
   RP_TRY(CheckQuotas(*this));
   RP_TRY(CheckMemory(*this, machine));
   return CheckDisk(*this, machine);

@@ -93,7 +93,9 @@ void Answer(httplib::Response& response, int status, const std::string& json) {
 
 class HttpServer::Impl {
  public:
-  Impl(const Options& options, HttpSource* source) : source_(source) {
+  Impl(const Options& options, HttpSource* source,
+       const std::function<void(httplib::Server*)>& add_routes)
+      : source_(source) {
     server_.new_task_queue = [options] {
       return new BoundedWorkers(options.threads,
                                 options.waiting_max);  // Owned by the caller: httplib.
@@ -110,6 +112,7 @@ class HttpServer::Impl {
       const int on = 1;
       ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     });
+    if (add_routes) add_routes(&server_);
     AddRoutes();
   }
 
@@ -175,9 +178,10 @@ HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() = default;
 uint16_t HttpServer::port() const { return impl_->port(); }
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Options& options,
-                                                              HttpSource* source) {
-  auto impl = std::make_unique<Impl>(options, source);
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
+    const Options& options, HttpSource* source,
+    const std::function<void(httplib::Server*)>& add_routes) {
+  auto impl = std::make_unique<Impl>(options, source, add_routes);
   RP_TRY(impl->Listen(options));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

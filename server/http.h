@@ -1,10 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "protocol/base/status.h"
+
+namespace httplib {
+class Server;
+}
 
 namespace reprise::server {
 
@@ -26,8 +31,9 @@ class HttpSource {
 //   /readyz    200 when ready; 503 with the reason while starting or draining
 //   /status    the same JSON object as `reprise status --json`
 //
-// Everything else is a JSON error. No authentication: listen on loopback or on a management
-// network. Requests are served by a few threads of its own; it never touches a shard's thread.
+// and what `add_routes` adds. Everything else is a JSON error. No authentication of its own: listen
+// on loopback or on a management network. Requests are served by threads of its own; it never
+// touches a shard's thread.
 class HttpServer {
  public:
   struct Options {
@@ -40,8 +46,9 @@ class HttpServer {
   };
 
   // Binds and serves. Fails when the address cannot be bound, naming it. `source` is borrowed.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Options& options,
-                                                           HttpSource* source);
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
+      const Options& options, HttpSource* source,
+      const std::function<void(httplib::Server*)>& add_routes = nullptr);
   ~HttpServer();  // Stops: requests in progress are finished, for at most the timeout.
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -1,69 +1,14 @@
 #include "server/metrics.h"
 
-#include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
-#include <cmath>
 #include <sstream>
+
+#include "server/metric_samples.h"
 
 namespace reprise::server {
 namespace {
-
-using prometheus::ClientMetric;
-using prometheus::MetricFamily;
-using prometheus::MetricType;
-using Labels = std::vector<ClientMetric::Label>;
-
-// Takes the samples of one metric.
-class Samples {
- public:
-  explicit Samples(MetricFamily* family) : family_(family) {}
-
-  void Add(Labels labels, double value) {
-    ClientMetric sample;
-    sample.label = std::move(labels);
-    (family_->type == MetricType::Counter ? sample.counter.value : sample.gauge.value) = value;
-    family_->metric.push_back(std::move(sample));
-  }
-  void Add(Labels labels, uint64_t value) { Add(std::move(labels), static_cast<double>(value)); }
-
-  void Add(Labels labels, const LatencyHistogram& histogram) {
-    ClientMetric sample;
-    sample.label = std::move(labels);
-    sample.histogram.sample_count = histogram.count();
-    sample.histogram.sample_sum = static_cast<double>(histogram.sum_ns()) * 1e-9;
-    uint64_t cumulative = 0;
-    for (size_t i = 0; i < LatencyHistogram::kBounds; ++i) {
-      cumulative += histogram.bucket(i);
-      sample.histogram.bucket.push_back(
-          {cumulative, static_cast<double>(LatencyHistogram::UpperBound(i)) * 1e-9});
-    }
-    sample.histogram.bucket.push_back({histogram.count(), HUGE_VAL});
-    family_->metric.push_back(std::move(sample));
-  }
-
- private:
-  MetricFamily* family_;
-};
-
-// `value` of every shard, labelled with the shard's number and what `labels` adds.
-template <typename Value>
-void PerShard(const MetricsSnapshot& snapshot, Samples* out, Value value,
-              const Labels& labels = {}) {
-  for (size_t i = 0; i < snapshot.shards.size(); ++i) {
-    Labels all = {{"shard", std::to_string(i)}};
-    all.insert(all.end(), labels.begin(), labels.end());
-    out->Add(std::move(all), static_cast<uint64_t>(value(snapshot.shards[i])));
-  }
-}
-
-template <typename Value>
-uint64_t Sum(const MetricsSnapshot& snapshot, Value value) {
-  uint64_t sum = 0;
-  for (const ShardMetrics& shard : snapshot.shards) sum += static_cast<uint64_t>(value(shard));
-  return sum;
-}
 
 // One thing counted under several labels: the label's value and where the number is.
 template <typename Stats>
@@ -213,6 +158,65 @@ void CollectVerdicts(const MetricsSnapshot& snapshot, Samples* out) {
   }
 }
 
+// ---- The engine --------------------------------------------------------------------------------
+
+// One number of the engine's; nothing without an engine.
+template <typename Value>
+void FromServing(const MetricsSnapshot& snapshot, Samples* out, Value value) {
+  if (snapshot.serving.has_value()) {
+    out->Add({}, static_cast<double>(value(*snapshot.serving)));
+  }
+}
+
+struct ServingPart {
+  const char* label;
+  uint64_t ServingCounters::*at;
+};
+template <size_t N>
+void ServingParts(const MetricsSnapshot& snapshot, Samples* out, const char* label,
+                  const ServingPart (&parts)[N]) {
+  if (!snapshot.serving.has_value()) return;
+  for (const ServingPart& part : parts) {
+    out->Add({{label, part.label}}, snapshot.serving->counters.*part.at);
+  }
+}
+
+void CollectAnswers(const MetricsSnapshot& snapshot, Samples* out) {
+  static constexpr ServingPart kParts[] = {{"exact", &ServingCounters::exact_answers},
+                                           {"replayed", &ServingCounters::replayed_answers}};
+  ServingParts(snapshot, out, "exactness", kParts);
+}
+
+void CollectWindowSources(const MetricsSnapshot& snapshot, Samples* out) {
+  static constexpr ServingPart kParts[] = {{"found", &ServingCounters::found},
+                                           {"replayed", &ServingCounters::replayed},
+                                           {"rebuilt", &ServingCounters::rebuilt},
+                                           {"cold", &ServingCounters::cold}};
+  ServingParts(snapshot, out, "window", kParts);
+}
+
+void CollectServedTokens(const MetricsSnapshot& snapshot, Samples* out) {
+  static constexpr ServingPart kParts[] = {{"prompt", &ServingCounters::prompt_tokens},
+                                           {"hit", &ServingCounters::hit_tokens},
+                                           {"computed", &ServingCounters::computed_tokens},
+                                           {"replayed", &ServingCounters::replayed_tokens},
+                                           {"output", &ServingCounters::output_tokens},
+                                           {"drafted", &ServingCounters::drafted},
+                                           {"accepted", &ServingCounters::accepted}};
+  ServingParts(snapshot, out, "kind", kParts);
+}
+
+void CollectServingFaults(const MetricsSnapshot& snapshot, Samples* out) {
+  static constexpr ServingPart kParts[] = {{"refused", &ServingCounters::refused},
+                                           {"cancelled", &ServingCounters::cancelled},
+                                           {"failed", &ServingCounters::failed},
+                                           {"load_shortfall", &ServingCounters::load_shortfalls},
+                                           {"load_declined", &ServingCounters::loads_declined},
+                                           {"bad_window", &ServingCounters::bad_windows},
+                                           {"not_stored", &ServingCounters::publish_failures}};
+  ServingParts(snapshot, out, "event", kParts);
+}
+
 // ---- The table ---------------------------------------------------------------------------------
 
 struct Metric {
@@ -235,6 +239,12 @@ struct Metric {
 #define RP_SUM(expression)                                                                   \
   [](const MetricsSnapshot& snapshot, Samples* out) {                                        \
     out->Add({}, Sum(snapshot, [](const ShardMetrics& shard) { return shard.expression; })); \
+  }
+
+// A metric that is one number of the engine.
+#define RP_SERVING(expression)                                                                    \
+  [](const MetricsSnapshot& snapshot, Samples* out) {                                             \
+    FromServing(snapshot, out, [](const ServingMetrics& serving) { return serving.expression; }); \
   }
 
 constexpr MetricType kGauge = MetricType::Gauge;
@@ -362,6 +372,48 @@ const Metric kMetrics[] = {
     {"reprise_window_events_total", kCounter, "shard, event", "What happened to snapshots.",
      CollectWindowEvents},
 
+    // The engine. Absent without one.
+    {"reprise_engine_requests_total", kCounter, "", "Requests for text that have ended.",
+     RP_SERVING(counters.requests)},
+    {"reprise_engine_running", kGauge, "", "Requests that are worked on.", RP_SERVING(running)},
+    {"reprise_engine_waiting", kGauge, "", "Requests that wait for a place.", RP_SERVING(waiting)},
+    {"reprise_engine_sessions", kGauge, "", "Sessions with a name.", RP_SERVING(sessions)},
+    {"reprise_engine_tokens_total", kCounter, "kind",
+     "Tokens of prompts, of these hit and computed; tokens replayed to rebuild windows; tokens "
+     "given out; drafts tried and accepted.",
+     CollectServedTokens},
+    {"reprise_engine_answers_total", kCounter, "exactness",
+     "Answers by whether something they derive from was rebuilt by an encoder replay.",
+     CollectAnswers},
+    {"reprise_engine_windows_total", kCounter, "window",
+     "Requests by where their windows came from.", CollectWindowSources},
+    {"reprise_engine_events_total", kCounter, "event",
+     "What did not go as it should: requests refused, cancelled or failed; blocks that could not "
+     "be loaded or were not worth loading; snapshots that failed a check; blocks not stored.",
+     CollectServingFaults},
+    {"reprise_engine_seconds_total", kCounter, "", "Time spent in the engine.",
+     RP_SERVING(counters.engine_seconds)},
+    {"reprise_engine_saved_seconds_total", kCounter, "",
+     "Time that computing the hits would have taken, less their replays.",
+     RP_SERVING(counters.saved_seconds)},
+    {"reprise_engine_steps_total", kCounter, "", "Batches run.", RP_SERVING(counters.steps)},
+    {"reprise_engine_buffers", kGauge, "", "Blocks of memory for active sequences.",
+     RP_SERVING(buffers)},
+    {"reprise_engine_buffers_reserved", kGauge, "", "Of these, reserved by requests.",
+     RP_SERVING(buffers_reserved)},
+    {"reprise_engine_row_seconds", kGauge, "", "Time of a prompt's row, measured lately.",
+     RP_SERVING(seconds_per_row)},
+    {"reprise_shadow_requests_total", kCounter, "",
+     "Replayed requests that were computed again with exact windows.",
+     RP_SERVING(counters.shadow_requests)},
+    {"reprise_shadow_tokens_total", kCounter, "", "Tokens of theirs that were compared.",
+     RP_SERVING(counters.shadow_tokens)},
+    {"reprise_shadow_agreed_tokens_total", kCounter, "",
+     "Of these, tokens whose likeliest successor is the same.", RP_SERVING(counters.shadow_agreed)},
+    {"reprise_shadow_kl_nats_total", kCounter, "",
+     "Divergence of the replayed from the exact distribution, summed over the tokens compared.",
+     RP_SERVING(counters.shadow_kl_nats)},
+
     // The last start.
     {"reprise_recovery_regions", kGauge, "shard, source",
      "Regions at the last start, by what told their contents.", CollectRecoveredRegions},
@@ -376,6 +428,7 @@ const Metric kMetrics[] = {
 #undef RP_SHARD_VALUE
 #undef RP_VALUE
 #undef RP_SUM
+#undef RP_SERVING
 
 const char* TypeName(MetricType type) {
   return type == kCounter ? "counter" : type == kHistogram ? "histogram" : "gauge";
@@ -411,47 +464,6 @@ std::string MetricsPage() {
          << " | " << metric.help << " |\n";
   }
   return page.str();
-}
-
-// ---- Names and histograms ----------------------------------------------------------------------
-
-std::string_view TransportKindName(TransportKind kind) {
-  static constexpr std::array<std::string_view, kTransportKinds> kNames = {"local", "unix", "tcp",
-                                                                           "rdma"};
-  return kNames[static_cast<size_t>(kind)];
-}
-
-std::string_view OpcodeName(wire::Opcode opcode) {
-  static constexpr std::array<std::string_view, wire::kOpcodeMax + 1> kNames = {
-      "unknown", "hello", "open_namespace", "lookup",         "acquire",    "get",
-      "release", "put",   "window_put",     "window_acquire", "window_get", "control"};
-  const auto index = static_cast<size_t>(opcode);
-  return kNames[index < kNames.size() ? index : 0];
-}
-
-void LatencyHistogram::Record(Nanos duration_ns) {
-  size_t i = 0;
-  while (i < kBounds && duration_ns > UpperBound(i)) ++i;
-  ++buckets_[i];
-  ++count_;
-  sum_ns_ += std::max<Nanos>(duration_ns, 0);
-}
-
-void LatencyHistogram::Add(const LatencyHistogram& other) {
-  for (size_t i = 0; i < buckets_.size(); ++i) buckets_[i] += other.buckets_[i];
-  count_ += other.count_;
-  sum_ns_ += other.sum_ns_;
-}
-
-Nanos LatencyHistogram::Quantile(double q) const {
-  if (count_ == 0) return 0;
-  const auto rank = static_cast<uint64_t>(std::ceil(q * static_cast<double>(count_)));
-  uint64_t seen = 0;
-  for (size_t i = 0; i < kBounds; ++i) {
-    seen += buckets_[i];
-    if (seen >= rank) return UpperBound(i);
-  }
-  return UpperBound(kBounds);
 }
 
 }  // namespace reprise::server

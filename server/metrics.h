@@ -2,12 +2,14 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "protocol/base/clock.h"
 #include "protocol/base/status.h"
 #include "protocol/wire/frame.h"
+#include "server/serving_metrics.h"
 #include "storage/block_store.h"
 #include "storage/region_log.h"
 #include "storage/window_pool.h"
@@ -89,6 +91,7 @@ struct MetricsSnapshot {
   uint32_t namespaces = 0;
   uint64_t meta_dropped_writes = 0;
   std::vector<ShardMetrics> shards;
+  std::optional<ServingMetrics> serving;  // With an engine.
 };
 
 // The Prometheus text format, one family for each row of the table in metrics.cc.

@@ -5,86 +5,15 @@
 // Staged records are taken from the connection's staging area all at once; inline records are
 // received one by one, at most kInlineRecords in memory, and each is put as soon as it is whole.
 #include <algorithm>
-#include <list>
 
 #include "server/dispatch.h"
 #include "server/operation.h"
+#include "server/put_call.h"
 
 namespace reprise::server {
 namespace {
 
 constexpr size_t kInlineRecords = 8;
-
-// Puts some records on the shard that owns them, within a deadline.
-class PutCall final : public ShardCall {
- public:
-  void Prepare(Instant deadline, void (*finished)(PutCall* call, void* context), void* context) {
-    deadline_ = deadline;
-    finished_ = finished;
-    context_ = context;
-  }
-  // `index` is the record's place in the request.
-  void Add(uint32_t index, ConstBytes record, const BlockKey& key,
-           const Connection::OpenNamespace& name_space, wire::Durability durability) {
-    ops_.emplace_back();
-    Op& op = ops_.back();
-    op.call = this;
-    op.index = index;
-    op.record = record;
-    op.key = key;
-    op.name_space = name_space.name_space;
-    op.name_space_index = name_space.index;
-    op.durability = durability;
-  }
-  bool empty() const { return ops_.empty(); }
-  void Clear() { ops_.clear(); }
-
-  template <typename Visit>
-  void ForEachOutcome(Visit visit) const {
-    for (const Op& op : ops_) visit(op.index, op.outcome);
-  }
-
- private:
-  struct Op : storage::BlockStore::PutOp {
-    PutCall* call = nullptr;
-    uint32_t index = 0;
-  };
-  struct Deadline : Timer {
-    using Timer::Timer;
-    PutCall* call = nullptr;
-  };
-
-  void Execute(Shard& owner) override {
-    pending_ = static_cast<uint32_t>(ops_.size());
-    timer_.call = this;
-    timer_.fire = [](Timer* self, Instant) {
-      PutCall* call = static_cast<Deadline*>(self)->call;
-      for (Op& op : call->ops_) call->target->blocks().Cancel(&op);
-    };
-    owner.timers().Arm(&timer_, deadline_);
-    // Last to first: a chain's head is then newer than its tail, and outlives it.
-    for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
-      op->done = [](Completion* self, int32_t) { static_cast<Op*>(self)->call->OnDone(); };
-      owner.blocks().Put(&*op);
-    }
-  }
-  void OnDone() {
-    if (--pending_ > 0) return;
-    target->timers().Cancel(&timer_);
-    target->Reply(this);
-  }
-  void Finished() override { finished_(this, context_); }
-
-  std::list<Op> ops_;  // Operations must not move; each carries a kilobyte of record tail.
-  uint32_t pending_ = 0;
-  Instant deadline_ = 0;
-  void (*finished_)(PutCall* call, void* context) = nullptr;
-  void* context_ = nullptr;
-  Deadline timer_;
-};
-
-// What the router reads of a record; the store checks it again on its own copy.
-BlockKey PeekKey(ConstBytes record) { return KeyOf(LoadRecordHeader(record).block_hash); }
 
 class PutOperation : public Operation {
  protected:

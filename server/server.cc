@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <condition_variable>
 #include <csignal>
+#include <functional>
 #include <mutex>
 
 #include "protocol/base/units.h"
 #include "server/log.h"
 #include "server/status.h"
+#include "server/window_handover.h"
 #include "storage/rocks_meta_store.h"
 
 #ifndef RP_VERSION
@@ -19,6 +21,35 @@ namespace {
 
 constexpr int kLedgerSeconds = 5;
 constexpr auto kCollectTimeout = std::chrono::seconds(2);
+constexpr auto kEngineStopLimit = std::chrono::seconds(10);
+
+// Runs something on a shard's thread, and waits.
+class ShardErrand final : public ShardCall {
+ public:
+  static void Run(Shard* shard, const std::function<void(Shard&)>& errand) {
+    ShardErrand call(errand);
+    shard->CallFromOutside(&call);
+    std::unique_lock lock(call.mutex_);
+    call.changed_.wait(lock, [&call] { return call.done_; });
+  }
+
+ private:
+  explicit ShardErrand(const std::function<void(Shard&)>& errand) : errand_(errand) {}
+  void Execute(Shard& owner) override {
+    errand_(owner);
+    owner.Reply(this);
+  }
+  void Finished() override {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+    changed_.notify_one();
+  }
+
+  const std::function<void(Shard&)>& errand_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+};
 
 // Asks a shard for its state from a thread that is no shard. Deleted by the last of the two that
 // use it.
@@ -82,6 +113,23 @@ std::vector<std::pair<std::string, uint64_t>> LedgerTotals(const MetricsSnapshot
                                shard.log.bytes_written,        shard.log.bytes_read};
     for (size_t i = 0; i < totals.size(); ++i) totals[i].second += values[i];
   }
+  if (!snapshot.serving.has_value()) return totals;
+  const ServingCounters& c = snapshot.serving->counters;
+  const auto milliseconds = [](double seconds) { return static_cast<uint64_t>(seconds * 1e3); };
+  totals.insert(totals.end(), {{"requests", c.requests},
+                               {"prompt_tokens", c.prompt_tokens},
+                               {"prompt_hit_tokens", c.hit_tokens},
+                               {"prompt_blocks_from_dram", c.dram_blocks},
+                               {"prompt_blocks_from_ssd", c.ssd_blocks},
+                               {"computed_tokens", c.computed_tokens},
+                               {"replayed_tokens", c.replayed_tokens},
+                               {"output_tokens", c.output_tokens},
+                               {"windows_found", c.found},
+                               {"windows_replayed", c.replayed},
+                               {"bytes_loaded", c.loaded_bytes},
+                               {"bytes_stored", c.stored_bytes},
+                               {"engine_ms", milliseconds(c.engine_seconds)},
+                               {"saved_ms", milliseconds(c.saved_seconds)}});
   return totals;
 }
 
@@ -90,22 +138,116 @@ std::vector<std::pair<std::string, uint64_t>> LedgerTotals(const MetricsSnapshot
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config) {
   std::unique_ptr<Server> server(new Server(config));
   server->started_at_ = server->clock_.Now();
-  if (!config.listen.http.empty()) {
-    RP_ASSIGN(const HostPort address, ParseHostPort(config.listen.http));
-    RP_ASSIGN(server->http_,
-              HttpServer::Start({.host = address.host, .port = address.port}, server.get()));
-  }
+  if (!config.listen.http.empty()) RP_TRY(server->StartHttp());
   RP_TRY(server->OpenStorage());
   RP_TRY(server->StartShards());
   if (const absl::Status status = server->WaitForShards(); !status.ok()) {
     server->Drain();
     return status;
   }
-  if (const absl::Status status = server->Listen(); !status.ok()) {
-    server->Drain();
-    return status;
+  for (const auto& step : {&Server::Listen, &Server::StartEngine}) {
+    if (const absl::Status status = ((*server).*step)(); !status.ok()) {
+      server->Drain();
+      return status;
+    }
   }
+  server->LogReady();
   return server;
+}
+
+absl::Status Server::StartHttp() {
+  RP_ASSIGN(const HostPort address, ParseHostPort(config_.listen.http));
+  RP_ASSIGN(api_, Api::Create({.keys_file = config_.api.keys_file,
+                               .body_bytes_max = config_.api.body_bytes_max}));
+  HttpServer::Options options{.host = address.host, .port = address.port};
+  if (config_.engine.model.empty()) {
+    api_->Serve(nullptr, "this daemon has no engine; set engine.model");
+  } else {
+    // A request holds its thread until its answer is whole, waiting included.
+    options.threads += 2 * (config_.engine.sequences_max + config_.engine.waiting_max) + 8;
+    const bool local = address.host == "localhost" || address.host == "::1" ||
+                       address.host.compare(0, 4, "127.") == 0;
+    if (!local && config_.api.keys_file.empty()) {
+      LogWarning("open_api", {{"listen.http", config_.listen.http},
+                              {"why", "anybody who reaches this address can use the model"},
+                              {"action", "set api.keys_file"}});
+    }
+  }
+  RP_ASSIGN(http_, HttpServer::Start(options, this,
+                                     [this](httplib::Server* server) { api_->AddRoutes(server); }));
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartEngine() {
+  if (config_.engine.model.empty()) return absl::OkStatus();
+  const Config::Engine& engine = config_.engine;
+  const Instant begin = clock_.Now();
+  RP_ASSIGN(backend_,
+            Backend::Start({.model = engine.model,
+                            .threads = engine.threads,
+                            .tokens_max_default = engine.tokens_max_default,
+                            .scheduler = {.sequences_max = engine.sequences_max,
+                                          .waiting_max = engine.waiting_max,
+                                          .memory_bytes = engine.memory_bytes,
+                                          .prefill_rows_beside = engine.prefill_rows,
+                                          .gate_loads = engine.load_gate,
+                                          .durable = engine.durable,
+                                          .shadow_fraction = engine.shadow_permille / 1000.0}},
+                           {.entry = shards_.front()->shard(),
+                            .namespaces = namespaces_.get(),
+                            .meta = meta_.get(),
+                            .clock = &clock_}));
+  LogInfo("engine_ready", {{"model", backend_->model_name()},
+                           {"backend", backend_->model().engine->backend()},
+                           {"sessions", backend_->sessions().size()},
+                           {"loading", FormatDuration(clock_.Now() - begin)}});
+  engine_up_ = true;
+  // The API and the requests that it runs share it, and tell when the last of them is done.
+  api_->Serve(std::shared_ptr<Backend>(backend_.get(), [this](Backend*) {
+    const std::lock_guard lock(engine_mutex_);
+    engine_unused_ = true;
+    engine_changed_.notify_all();
+  }));
+  return absl::OkStatus();
+}
+
+// Requests end, then whoever still has the engine in hand lets it go, then its thread ends.
+void Server::StopEngine() {
+  if (backend_ == nullptr) return;
+  backend_->scheduler().Stop();
+  api_->Serve(nullptr, "the daemon is stopping");
+  {
+    std::unique_lock lock(engine_mutex_);
+    engine_changed_.wait_for(lock, kEngineStopLimit, [this] { return engine_unused_; });
+  }
+  backend_->scheduler().Join();
+  UpdateLedger();
+}
+
+void Server::TakeWindows() {
+  WindowHandover handover(directory_->uuid());
+  const uint32_t count = handover.Take(
+      [this](const BlockKey& prefix) -> Shard& {
+        return *shards_[ShardOf(prefix, config_.shards)]->shard();
+      },
+      namespaces_.get(), clock_.Now());
+  if (count > 0) LogInfo("windows_taken", {{"snapshots", count}});
+}
+
+void Server::HandWindowsOver() {
+  WindowHandover handover(directory_->uuid());
+  absl::Status status = handover.Begin(clock_.Now());
+  for (const auto& shard : shards_) {
+    if (!status.ok()) break;
+    ShardErrand::Run(shard->shard(), [&](Shard& owner) {
+      status = handover.Append(owner, *namespaces_, clock_.Now());
+    });
+  }
+  if (status.ok()) status = handover.Finish();
+  if (!status.ok()) {
+    LogWarning("windows_not_handed_over",
+               {{"why", status}, {"action", "the next process replays"}});
+  }
 }
 
 Server::~Server() = default;
@@ -217,11 +359,16 @@ absl::Status Server::Listen() {
   std::vector<const Listener*> listeners;
   for (const auto& listener : listeners_) listeners.push_back(listener.get());
   shards_.front()->Accept(listeners);
+  TakeWindows();
   startup_ns_ = clock_.Now() - started_at_;
   set_up_ = true;
   for (const auto& shard : shards_) shard->Go(shards);
-  ready_ = true;
+  running_ = true;
+  return absl::OkStatus();
+}
 
+void Server::LogReady() {
+  ready_ = true;
   const MetricsSnapshot snapshot = Collect(nullptr);
   storage::RegionLog::RecoveryStats recovery;
   for (const ShardMetrics& shard : snapshot.shards) {
@@ -244,7 +391,6 @@ absl::Status Server::Listen() {
                     {"pages", arena_->pages_name()},
                     {"listening", addresses},
                     {"http", http_ != nullptr ? std::to_string(http_->port()) : "off"}});
-  return absl::OkStatus();
 }
 
 void Server::Run() {
@@ -267,10 +413,14 @@ void Server::Run() {
 
 void Server::Drain() {
   draining_ = true;
+  StopEngine();
   ready_ = false;
+  if (running_) HandWindowsOver();
   for (const auto& shard : shards_) shard->Drain();
   for (const auto& shard : shards_) shard->Join();
   http_.reset();
+  engine_up_ = false;
+  backend_.reset();
   if (meta_ != nullptr) meta_->Flush();
 }
 
@@ -308,6 +458,13 @@ MetricsSnapshot Server::BaseSnapshot() const {
   snapshot.connections_refused = facts_.connections_refused;
   snapshot.namespaces = namespaces_->size();
   snapshot.meta_dropped_writes = meta_->dropped_writes();
+  if (engine_up_) {
+    ServingMetrics serving = backend_->scheduler().state();
+    serving.model = backend_->model_name();
+    serving.backend = backend_->model().engine->backend();
+    serving.sessions = static_cast<uint32_t>(backend_->sessions().size());
+    snapshot.serving = serving;
+  }
   return snapshot;
 }
 

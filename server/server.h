@@ -1,11 +1,15 @@
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "protocol/base/clock.h"
 #include "protocol/transport/listener.h"
+#include "server/api/api.h"
 #include "server/config.h"
 #include "server/http.h"
 #include "server/shard_thread.h"
@@ -33,7 +37,13 @@ class Server final : private HttpSource {
   absl::Status OpenStorage();
   absl::Status StartShards();
   absl::Status WaitForShards();
+  absl::Status StartHttp();
   absl::Status Listen();
+  absl::Status StartEngine();
+  void LogReady();
+  void TakeWindows();
+  void StopEngine();
+  void HandWindowsOver();
   void Drain();
   void UpdateLedger();
   MetricsSnapshot BaseSnapshot() const;
@@ -55,8 +65,15 @@ class Server final : private HttpSource {
   ServerFacts facts_;
   std::vector<std::unique_ptr<ShardThread>> shards_;
   std::vector<std::unique_ptr<Listener>> listeners_;
+  std::unique_ptr<Api> api_;
+  std::unique_ptr<Backend> backend_;    // Null without an engine.
+  std::atomic<bool> engine_up_{false};  // It is there, and stays: other threads may look.
+  std::mutex engine_mutex_;
+  std::condition_variable engine_changed_;
+  bool engine_unused_ = false;  // By the API.
   std::unique_ptr<HttpServer> http_;
   std::atomic<bool> set_up_{false};  // What is above is there, and stays: other threads may look.
+  bool running_ = false;             // The shards' threads are.
   std::atomic<bool> ready_{false};
   std::atomic<bool> draining_{false};
   uint64_t window_slots_ = 0;

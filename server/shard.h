@@ -143,6 +143,7 @@ class Shard {
   ServerFacts& facts() { return *facts_; }
   storage::BlockStore& blocks() { return *blocks_; }
   storage::WindowPool& windows() { return *windows_; }
+  Nanos window_ttl_ns() const { return options_.windows.ttl_ns; }
   void ExpireWindowsSoon() {
     next_window_expiry_ = now_;
   }  // After a put: an empty pool had no timer.

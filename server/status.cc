@@ -157,6 +157,52 @@ Json TrafficJson(const Totals& totals) {
           {"waiting", totals.blocks.waiting}};
 }
 
+Json ServingJson(const ServingMetrics& serving) {
+  const ServingCounters& c = serving.counters;
+  return {{"model", serving.model},
+          {"backend", serving.backend},
+          {"running", serving.running},
+          {"waiting", serving.waiting},
+          {"sessions", serving.sessions},
+          {"buffers", serving.buffers},
+          {"buffers_reserved", serving.buffers_reserved},
+          {"seconds_per_row", serving.seconds_per_row},
+          {"load_bytes_per_second", serving.load_bytes_per_second},
+          {"counters",
+           {{"requests", c.requests},
+            {"cancelled", c.cancelled},
+            {"failed", c.failed},
+            {"refused", c.refused},
+            {"found", c.found},
+            {"replayed", c.replayed},
+            {"rebuilt", c.rebuilt},
+            {"cold", c.cold},
+            {"exact_answers", c.exact_answers},
+            {"replayed_answers", c.replayed_answers},
+            {"prompt_tokens", c.prompt_tokens},
+            {"hit_tokens", c.hit_tokens},
+            {"computed_tokens", c.computed_tokens},
+            {"replayed_tokens", c.replayed_tokens},
+            {"output_tokens", c.output_tokens},
+            {"drafted", c.drafted},
+            {"accepted", c.accepted},
+            {"dram_blocks", c.dram_blocks},
+            {"ssd_blocks", c.ssd_blocks},
+            {"loaded_bytes", c.loaded_bytes},
+            {"stored_bytes", c.stored_bytes},
+            {"load_shortfalls", c.load_shortfalls},
+            {"loads_declined", c.loads_declined},
+            {"bad_windows", c.bad_windows},
+            {"publish_failures", c.publish_failures},
+            {"shadow_requests", c.shadow_requests},
+            {"shadow_tokens", c.shadow_tokens},
+            {"shadow_agreed", c.shadow_agreed},
+            {"shadow_kl_nats", c.shadow_kl_nats},
+            {"engine_seconds", c.engine_seconds},
+            {"saved_seconds", c.saved_seconds},
+            {"steps", c.steps}}}};
+}
+
 }  // namespace
 
 std::string StatusJson(const MetricsSnapshot& snapshot,
@@ -188,6 +234,7 @@ std::string StatusJson(const MetricsSnapshot& snapshot,
                        {"leases_revoked", totals.leases_revoked},
                        {"staging_bytes", snapshot.staging_bytes},
                        {"list", connections}};
+  if (snapshot.serving.has_value()) status["serving"] = ServingJson(*snapshot.serving);
   status["ledger"] = Json::object();
   for (const auto& [name, value] : ledger) status["ledger"][name] = value;
   status["meta_dropped_writes"] = snapshot.meta_dropped_writes;

@@ -34,6 +34,15 @@ class MemoryMetaStore final : public MetaStore {
     for (const auto& [name, value] : counters) ledger_[name] += value;
   }
 
+  void PutRow(std::string key, std::string value) override {
+    const std::lock_guard lock(mutex_);
+    rows_[std::move(key)] = std::move(value);
+  }
+  void DeleteRow(std::string key) override {
+    const std::lock_guard lock(mutex_);
+    rows_.erase(key);
+  }
+
   absl::StatusOr<std::vector<RegionRow>> LoadRegions(uint32_t shard) override {
     const std::lock_guard lock(mutex_);
     std::vector<RegionRow> rows;
@@ -46,6 +55,15 @@ class MemoryMetaStore final : public MetaStore {
     const std::lock_guard lock(mutex_);
     std::vector<NamespaceRow> rows;
     for (const auto& [name_space, row] : namespaces_) rows.push_back(row);
+    return rows;
+  }
+  std::vector<std::pair<std::string, std::string>> LoadRows(const std::string& prefix) override {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::pair<std::string, std::string>> rows;
+    for (auto row = rows_.lower_bound(prefix);
+         row != rows_.end() && row->first.compare(0, prefix.size(), prefix) == 0; ++row) {
+      rows.push_back(*row);
+    }
     return rows;
   }
   std::vector<std::pair<std::string, uint64_t>> Ledger() override {
@@ -61,6 +79,7 @@ class MemoryMetaStore final : public MetaStore {
   std::map<std::pair<uint32_t, uint32_t>, RegionRow> regions_;
   std::map<Hash256, NamespaceRow> namespaces_;
   std::map<std::string, uint64_t> ledger_;
+  std::map<std::string, std::string> rows_;
 };
 
 }  // namespace reprise::storage

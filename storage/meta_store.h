@@ -11,8 +11,8 @@
 namespace reprise::storage {
 
 // Small durable facts, off the data path: regions' contents (the durable index), namespaces,
-// quotas, the ledger. RocksMetaStore in the daemon (a thread of its own), MemoryMetaStore in tests
-// and simulation.
+// quotas, the ledger, and rows of others (sessions). RocksMetaStore in the daemon (a thread of its
+// own), MemoryMetaStore in tests and simulation.
 //
 // The store is a hint: what it says of a region is used only when its sequence equals the one in
 // the region itself, so a lost or older store costs a scan, never wrong bytes.
@@ -41,10 +41,15 @@ class MetaStore {
   virtual void PutNamespace(NamespaceRow row) = 0;
   // Adds to the named counters of the ledger.
   virtual void AddLedger(std::vector<std::pair<std::string, uint64_t>> counters) = 0;
+  // Rows of whoever names them: `key` begins with a word for its kind ("session/").
+  virtual void PutRow(std::string key, std::string value) = 0;
+  virtual void DeleteRow(std::string key) = 0;
 
   // Blocking; called at start, before the shards run.
   virtual absl::StatusOr<std::vector<RegionRow>> LoadRegions(uint32_t shard) = 0;
   virtual absl::StatusOr<std::vector<NamespaceRow>> LoadNamespaces() = 0;
+  // Keys that begin with `prefix`, in order, with their values.
+  virtual std::vector<std::pair<std::string, std::string>> LoadRows(const std::string& prefix) = 0;
   // Blocking but short; any thread.
   virtual std::vector<std::pair<std::string, uint64_t>> Ledger() = 0;
 

@@ -25,6 +25,7 @@ namespace {
 constexpr char kRegionPrefix = 'r';
 constexpr char kNamespacePrefix = 'n';
 constexpr char kLedgerPrefix = 'l';
+constexpr char kRowPrefix = 'x';
 
 rocksdb::Slice AsSlice(std::string_view text) { return {text.data(), text.size()}; }
 std::string_view AsView(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
@@ -325,6 +326,21 @@ void RocksMetaStore::PutNamespace(NamespaceRow row) {
 
 void RocksMetaStore::AddLedger(std::vector<std::pair<std::string, uint64_t>> counters) {
   impl_->AddLedger(counters);
+}
+
+void RocksMetaStore::PutRow(std::string key, std::string value) {
+  impl_->Queue(kRowPrefix + key, std::move(value), false);
+}
+
+void RocksMetaStore::DeleteRow(std::string key) { impl_->Queue(kRowPrefix + key, {}, true); }
+
+std::vector<std::pair<std::string, std::string>> RocksMetaStore::LoadRows(
+    const std::string& prefix) {
+  std::vector<std::pair<std::string, std::string>> rows;
+  impl_->ForEach(kRowPrefix + prefix, [&](std::string_view key, std::string_view value) {
+    rows.emplace_back(key.substr(1), value);
+  });
+  return rows;
 }
 
 absl::StatusOr<std::vector<RegionRow>> RocksMetaStore::LoadRegions(uint32_t shard) {

@@ -20,8 +20,9 @@ class RocksMetaStore final : public MetaStore {
   };
 
   // Blocks. A missing database is made; one that RocksDB cannot open for damage is moved to
-  // `<path>.damaged` (replacing an earlier one) and made anew, since all of it but quotas and the
-  // ledger can be rebuilt. Fails when the directory is locked, not writable or full.
+  // `<path>.damaged` (replacing an earlier one) and made anew, since all of it but quotas, the
+  // ledger and others' rows can be rebuilt. Fails when the directory is locked, not writable or
+  // full.
   static absl::StatusOr<std::unique_ptr<RocksMetaStore>> Open(const Options& options);
   ~RocksMetaStore() override;  // Writes what is queued.
 
@@ -29,9 +30,12 @@ class RocksMetaStore final : public MetaStore {
   void DeleteRegion(uint32_t shard, uint32_t region) override;
   void PutNamespace(NamespaceRow row) override;
   void AddLedger(std::vector<std::pair<std::string, uint64_t>> counters) override;
+  void PutRow(std::string key, std::string value) override;
+  void DeleteRow(std::string key) override;
   // Rows that cannot be read are left out and told in rebuilt_reason().
   absl::StatusOr<std::vector<RegionRow>> LoadRegions(uint32_t shard) override;
   absl::StatusOr<std::vector<NamespaceRow>> LoadNamespaces() override;
+  std::vector<std::pair<std::string, std::string>> LoadRows(const std::string& prefix) override;
   std::vector<std::pair<std::string, uint64_t>> Ledger() override;
   void Flush() override;
   uint64_t dropped_writes() const override;

@@ -84,7 +84,7 @@ class WindowPool::Impl {
   }
 
   Outcome Put(const SnapshotKey& key, uint64_t session_id, std::span<const ConstBytes> pieces,
-              uint32_t bytes, uint32_t crc, Instant now) {
+              uint32_t bytes, uint32_t crc, Instant now, Nanos age_ns) {
     Expire(now);
     if (bytes == 0 || TotalBytes(pieces) != bytes) return Outcome::kInvalid;
     if (const uint32_t id = Find(key); id != kNoId) {
@@ -122,8 +122,22 @@ class WindowPool::Impl {
     snapshot.key = key;
     snapshot.bytes = bytes;
     snapshot.crc = crc;
-    Publish(id, session_id, now);
+    Publish(id, session_id, now - age_ns);
     return Outcome::kOk;
+  }
+
+  void ForEach(Instant now, const std::function<void(const Stored&)>& visit) const {
+    for (uint32_t id = by_use_.oldest(); id != kNoId; id = by_use_.NewerThan(id)) {
+      const Snapshot& snapshot = snapshots_[id];
+      if (IsExpired(id, now)) continue;
+      visit({.name_space = snapshot.key.name_space,
+             .key = snapshot.key.window,
+             .session_id = snapshot.session_id,
+             .age_ns = now - snapshot.last_use,
+             .bytes = snapshot.bytes,
+             .crc = snapshot.crc,
+             .slots = snapshot.slots});
+    }
   }
 
   uint32_t Probe(const SnapshotKey& key, Instant now) const {
@@ -347,8 +361,11 @@ WindowPool::~WindowPool() = default;
 
 Outcome WindowPool::Put(uint16_t name_space, const wire::WindowKey& key, uint64_t session_id,
                         std::span<const ConstBytes> pieces, uint32_t bytes, uint32_t crc,
-                        Instant now) {
-  return impl_->Put({key, name_space}, session_id, pieces, bytes, crc, now);
+                        Instant now, Nanos age_ns) {
+  return impl_->Put({key, name_space}, session_id, pieces, bytes, crc, now, age_ns);
+}
+void WindowPool::ForEach(Instant now, const std::function<void(const Stored&)>& visit) const {
+  impl_->ForEach(now, visit);
 }
 uint32_t WindowPool::Probe(uint16_t name_space, const wire::WindowKey& key, Instant now) const {
   return impl_->Probe({key, name_space}, now);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -42,7 +43,22 @@ class WindowPool {
   // Found only once it is whole. Sessions are told apart within a namespace; session 0 is none and
   // has no limit.
   Outcome Put(uint16_t name_space, const wire::WindowKey& key, uint64_t session_id,
-              std::span<const ConstBytes> pieces, uint32_t bytes, uint32_t crc, Instant now);
+              std::span<const ConstBytes> pieces, uint32_t bytes, uint32_t crc, Instant now,
+              Nanos age_ns = 0);
+
+  // Every snapshot that can be found, least recently used first: what the next process needs to go
+  // on with them. There they are put in the same order, with their age (the time since their last
+  // use).
+  struct Stored {
+    uint16_t name_space = 0;
+    wire::WindowKey key;
+    uint64_t session_id = 0;
+    Nanos age_ns = 0;
+    uint32_t bytes = 0;
+    uint32_t crc = 0;
+    std::span<const uint32_t> slots;
+  };
+  void ForEach(Instant now, const std::function<void(const Stored&)>& visit) const;
 
   struct View {
     uint32_t handle = 0;  // For Release.

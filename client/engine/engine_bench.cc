@@ -92,7 +92,7 @@ class EngineBench {
     RP_TRY(sequence.Prefill(Text(512), engine::PrefillMode::kBounded, logits_));
     RP_ASSIGN(const engine::GenerateReport report,
               engine::Generate(&sequence, logits_, {.tokens_max = options_.decode_tokens}, clock_,
-                               [](TokenId) { return true; }));
+                               [](TokenId, std::span<const float>) { return true; }));
     figures->draft_decode_tokens_per_second = report.tokens / Seconds(report.elapsed_ns);
     figures->accepted_drafts_per_step = static_cast<double>(report.accepted) / report.steps;
     return absl::OkStatus();

@@ -71,13 +71,14 @@ absl::StatusOr<Result> RunGenerate(const Globals& globals, GenerateCommand* comm
   command->options.draft = !command->no_draft;
   std::string text;
   RP_ASSIGN(const engine::GenerateReport report,
-            engine::Generate(&sequence, logits, command->options, clock, [&](TokenId token) {
-              const std::string piece = model.tokenizer->Piece(token, false);
-              text += piece;
-              if (globals.json) return true;
-              std::fwrite(piece.data(), 1, piece.size(), stdout);
-              return std::fflush(stdout) == 0;
-            }));
+            engine::Generate(&sequence, logits, command->options, clock,
+                             [&](TokenId token, std::span<const float>) {
+                               const std::string piece = model.tokenizer->Piece(token, false);
+                               text += piece;
+                               if (globals.json) return true;
+                               std::fwrite(piece.data(), 1, piece.size(), stdout);
+                               return std::fflush(stdout) == 0;
+                             }));
   const double seconds = static_cast<double>(report.elapsed_ns) / kSecond;
   Result result;
   result.json = {{"model", command->model},

@@ -43,7 +43,7 @@ class Checkpoint {
   virtual std::vector<std::string> Names() const = 0;  // Sorted.
   virtual uint64_t total_bytes() const = 0;            // Of all tensors.
   // SHA-256 over the SHA-256 of the index and of each shard's header (its JSON), in order of file
-  // name: Manifest::weights_digest. Follows names, types, shapes and places, not the weights.
+  // name. Follows names, types, shapes and places, not the weights: see weights_digest.h.
   virtual Hash256 Digest() const = 0;
 };
 

@@ -11,17 +11,8 @@ uint32_t Before(uint32_t position, uint64_t rows) {
   return position - static_cast<uint32_t>(std::min<uint64_t>(position, rows));
 }
 
-// Cuts rows [first, end) into calls. Rows from decoder_first on go through the decoder.
-void AddSteps(const PrefillStep& whole, uint32_t rows_max, std::vector<PrefillStep>* steps) {
-  for (uint32_t first = whole.first; first < whole.end; first += rows_max) {
-    PrefillStep step = whole;
-    step.first = first;
-    step.end = std::min(whole.end, first + rows_max);
-    step.encoder_from = std::min(whole.encoder_from, first);
-    step.decoder_first = std::clamp(whole.decoder_first, step.first, step.end);
-    step.decoder_from = std::min(whole.decoder_from, step.decoder_first);
-    steps->push_back(step);
-  }
+void AddSteps(PrefillStep whole, uint32_t rows_max, std::vector<PrefillStep>* steps) {
+  while (whole.first < whole.end) steps->push_back(TakeRows(&whole, rows_max));
 }
 
 class Planner {
@@ -116,6 +107,16 @@ class Planner {
 };
 
 }  // namespace
+
+PrefillStep TakeRows(PrefillStep* rest, uint32_t rows) {
+  PrefillStep step = *rest;
+  step.end = static_cast<uint32_t>(std::min<uint64_t>(rest->end, uint64_t{rest->first} + rows));
+  step.encoder_from = std::min(rest->encoder_from, step.first);
+  step.decoder_first = std::clamp(rest->decoder_first, step.first, step.end);
+  step.decoder_from = std::min(rest->decoder_from, step.decoder_first);
+  rest->first = step.end;
+  return step;
+}
 
 PrefillPlan PlanPrefill(const ModelGeometry& geometry, const ResumePoint& resume, uint32_t length,
                         PrefillMode mode, uint32_t rows_max) {

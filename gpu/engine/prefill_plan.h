@@ -60,4 +60,8 @@ struct PrefillPlan {
 PrefillPlan PlanPrefill(const ModelGeometry& geometry, const ResumePoint& resume, uint32_t length,
                         PrefillMode mode, uint32_t rows_max);
 
+// Cuts the first `rows` rows off a step, which keeps the others: rows [first, end) may run in as
+// many calls as one likes, but for a step that keeps encoder windows.
+PrefillStep TakeRows(PrefillStep* rest, uint32_t rows);
+
 }  // namespace reprise::engine

@@ -1,6 +1,7 @@
 #include "gpu/engine/sequence.h"
 
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -14,53 +15,30 @@ void Sequence::Resume(std::vector<TokenId> tokens, const ResumePoint& held) {
   RP_CHECK(held_.hit == tokens_.size());
   encoder_exact_ = decoder_exact_ = true;
   replayed_rows_ = 0;
+  plan_ = {};
+  step_ = 0;
 }
 
-absl::Status Sequence::RunStep(const PrefillStep& step, std::span<float> logits) {
-  const Segment segment{.memory = memory_,
-                        .tokens = std::span(tokens_).first(step.end),
-                        .first = step.first,
-                        .write_from = step.write_from,
-                        .encoder_from = step.encoder_from,
-                        .decoder_first = step.decoder_first,
-                        .decoder_from = step.decoder_from,
-                        .logits_from = logits.empty() ? step.end : step.end - 1};
-  if (!step.keep_encoder_windows) return engine_->Forward({&segment, 1}, logits);
-  // The encoder's rings, and the tails behind all rings.
-  const LiveWindowLayout& layout = engine_->window_layout();
-  const size_t rings = engine_->geometry().encoder_layers * layout.layer_stride;
-  const std::vector<std::byte> kept(memory_.window, memory_.window + layout.bytes);
-  const absl::Status status = engine_->Forward({&segment, 1}, logits);
-  std::memcpy(memory_.window, kept.data(), rings);
-  std::memcpy(memory_.window + layout.tails_offset, kept.data() + layout.tails_offset,
-              layout.bytes - layout.tails_offset);
-  return status;
-}
+// ---- Rows for a batch --------------------------------------------------------------------------
 
-absl::Status Sequence::Prefill(std::span<const TokenId> tokens, PrefillMode mode,
-                               std::span<float> logits) {
+absl::Status Sequence::BeginPrefill(std::span<const TokenId> tokens, PrefillMode mode) {
+  RP_CHECK(rows_left() == 0);
   if (tokens.empty()) {
     return InvalidArgument("prefill needs a token: give the last token of the prefix again");
   }
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  const PrefillPlan plan =
-      PlanPrefill(engine_->geometry(), held_, length(), mode, engine_->rows_max());
-  for (const PrefillStep& step : plan.steps) {
-    const bool last = &step == &plan.steps.back();
-    RP_TRY(RunStep(step, last ? logits : std::span<float>()));
-  }
-  held_ = {.hit = length(),
-           .encoder_window = true,
-           .encoder_from = plan.encoder_from,
-           .decoder_window = true,
-           .decoder_from = plan.decoder_from};
-  encoder_exact_ = encoder_exact_ && !plan.encoder_replayed;
-  decoder_exact_ = decoder_exact_ && !plan.decoder_replayed;
-  replayed_rows_ += plan.replayed_rows;
+  plan_ =
+      PlanPrefill(engine_->geometry(), held_, length(), mode, std::numeric_limits<uint32_t>::max());
+  step_ = 0;
+  extends_ = false;
+  encoder_exact_ = encoder_exact_ && !plan_.encoder_replayed;
+  decoder_exact_ = decoder_exact_ && !plan_.decoder_replayed;
+  replayed_rows_ += plan_.replayed_rows;
   return absl::OkStatus();
 }
 
-absl::Status Sequence::Extend(std::span<const TokenId> tokens, std::span<float> logits) {
+absl::Status Sequence::BeginExtend(std::span<const TokenId> tokens) {
+  RP_CHECK(rows_left() == 0);
   if (!held_.encoder_window || !held_.decoder_window || held_.hit != length()) {
     return FailedPrecondition("the sequence has no windows at its end; prefill it first");
   }
@@ -70,17 +48,100 @@ absl::Status Sequence::Extend(std::span<const TokenId> tokens, std::span<float> 
   }
   const uint32_t first = length();
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  const Segment segment{.memory = memory_,
-                        .tokens = tokens_,
-                        .first = first,
-                        .write_from = first,
-                        .encoder_from = held_.encoder_from,
-                        .decoder_first = first,
-                        .decoder_from = held_.decoder_from,
-                        .logits_from = first};
-  RP_TRY(engine_->Forward({&segment, 1}, logits));
-  held_.hit = length();
+  plan_ = {.steps = {{.first = first,
+                      .end = length(),
+                      .write_from = first,
+                      .encoder_from = held_.encoder_from,
+                      .decoder_first = first,
+                      .decoder_from = held_.decoder_from}},
+           .encoder_from = held_.encoder_from,
+           .decoder_from = held_.decoder_from};
+  step_ = 0;
+  extends_ = true;
   return absl::OkStatus();
+}
+
+uint32_t Sequence::rows_left() const {
+  uint32_t rows = 0;
+  for (size_t i = step_; i < plan_.steps.size(); ++i) {
+    rows += plan_.steps[i].end - plan_.steps[i].first;
+  }
+  return rows;
+}
+
+uint32_t Sequence::rows_min() const {
+  if (step_ == plan_.steps.size()) return 0;
+  const PrefillStep& step = plan_.steps[step_];
+  return step.keep_encoder_windows || extends_ ? step.end - step.first : 1;
+}
+
+uint32_t Sequence::next_row() const { return plan_.steps[step_].first; }
+
+Segment Sequence::NextRows(uint32_t rows) {
+  RP_CHECK(rows >= rows_min() && rows_min() > 0);
+  PrefillStep& rest = plan_.steps[step_];
+  const bool last_step = step_ + 1 == plan_.steps.size();
+  const PrefillStep step = TakeRows(&rest, rows);
+  if (step.keep_encoder_windows) KeepEncoderWindows();
+  const bool last_row = last_step && step.end == rest.end;
+  return {.memory = memory_,
+          .tokens = std::span(tokens_).first(step.end),
+          .first = step.first,
+          .write_from = step.write_from,
+          .encoder_from = step.encoder_from,
+          .decoder_first = step.decoder_first,
+          .decoder_from = step.decoder_from,
+          .logits_from = extends_   ? step.first
+                         : last_row ? step.end - 1
+                                    : step.end};
+}
+
+void Sequence::RowsDone() {
+  if (!kept_window_.empty()) PutEncoderWindowsBack();
+  if (plan_.steps[step_].first < plan_.steps[step_].end) return;
+  if (++step_ < plan_.steps.size()) return;
+  held_ = {.hit = length(),
+           .encoder_window = true,
+           .encoder_from = plan_.encoder_from,
+           .decoder_window = true,
+           .decoder_from = plan_.decoder_from};
+}
+
+void Sequence::KeepEncoderWindows() {
+  kept_window_.assign(memory_.window, memory_.window + engine_->window_layout().bytes);
+}
+
+// The encoder's rings, and the tails behind all rings.
+void Sequence::PutEncoderWindowsBack() {
+  const LiveWindowLayout& layout = engine_->window_layout();
+  const size_t rings = engine_->geometry().encoder_layers * layout.layer_stride;
+  std::memcpy(memory_.window, kept_window_.data(), rings);
+  std::memcpy(memory_.window + layout.tails_offset, kept_window_.data() + layout.tails_offset,
+              layout.bytes - layout.tails_offset);
+  kept_window_.clear();
+}
+
+// ---- Alone -------------------------------------------------------------------------------------
+
+absl::Status Sequence::RunRows(std::span<float> logits) {
+  while (rows_left() > 0) {
+    const Segment segment = NextRows(engine_->rows_max());
+    const bool gives_logits = segment.logits_from < segment.tokens.size();
+    RP_TRY(engine_->Forward({&segment, 1}, gives_logits ? logits : std::span<float>()));
+    RowsDone();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Sequence::Prefill(std::span<const TokenId> tokens, PrefillMode mode,
+                               std::span<float> logits) {
+  RP_TRY(BeginPrefill(tokens, mode));
+  return RunRows(logits);
+}
+
+absl::Status Sequence::Extend(std::span<const TokenId> tokens, std::span<float> logits) {
+  RP_TRY(BeginExtend(tokens));
+  return RunRows(logits);
 }
 
 void Sequence::Rewind(uint32_t length) {

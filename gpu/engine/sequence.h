@@ -11,6 +11,10 @@ namespace reprise::engine {
 
 // A sequence that is being run: its tokens, what its memory holds of them, and how exact that is.
 // Does not own the memory. One thread.
+//
+// Rows are run in two ways: by Prefill and Extend, which call the engine; or a batch takes them
+// (BeginPrefill or BeginExtend, then NextRows), runs them beside those of other sequences, and says
+// RowsDone. A copy of a sequence needs memory of its own before either goes on.
 class Sequence {
  public:
   // `memory` must have room for every token that will be appended; more blocks may be lent later.
@@ -30,6 +34,20 @@ class Sequence {
   // Takes the last tokens of one Extend back.
   void Rewind(uint32_t length);
 
+  // ---- Rows for a batch -----------------------------------------------------------------------
+  // Append the tokens. The last row of a prefill gives logits, and every row of an extension.
+  absl::Status BeginPrefill(std::span<const TokenId> tokens, PrefillMode mode);
+  absl::Status BeginExtend(std::span<const TokenId> tokens);
+
+  uint32_t rows_left() const;  // 0: nothing is begun, or all of it is done.
+  // Rows that the next call must take at least: 1, or all of a step that cannot be cut.
+  uint32_t rows_min() const;
+  uint32_t next_row() const;  // Position of the next row. REQUIRES: rows_left() > 0.
+  // At most `rows` rows, as a segment of Engine::Forward; valid until RowsDone, which must follow.
+  // REQUIRES: rows >= rows_min() > 0.
+  Segment NextRows(uint32_t rows);
+  void RowsDone();
+
   DraftRequest DraftAfter(TokenId token) const;
 
   Engine& engine() const { return *engine_; }
@@ -38,13 +56,16 @@ class Sequence {
   uint32_t length() const { return static_cast<uint32_t>(tokens_.size()); }
   const ResumePoint& held() const { return held_; }
 
-  // Nothing in it derives from a bounded replay: of the encoder (its global KV), and at all.
+  // Nothing in it derives from a bounded replay: of the encoder (its global KV), and at all. What a
+  // prefill replays counts from its beginning.
   bool encoder_exact() const { return encoder_exact_; }
   bool exact() const { return encoder_exact_ && decoder_exact_; }
   uint64_t replayed_rows() const { return replayed_rows_; }
 
  private:
-  absl::Status RunStep(const PrefillStep& step, std::span<float> logits);
+  absl::Status RunRows(std::span<float> logits);
+  void KeepEncoderWindows();
+  void PutEncoderWindowsBack();
 
   Engine* engine_;
   SequenceMemory memory_;
@@ -53,6 +74,11 @@ class Sequence {
   bool encoder_exact_ = true;
   bool decoder_exact_ = true;
   uint64_t replayed_rows_ = 0;
+
+  PrefillPlan plan_;  // Its steps from step_ on are still to be run.
+  size_t step_ = 0;
+  bool extends_ = false;                // Every row gives logits.
+  std::vector<std::byte> kept_window_;  // As it was before a step that keeps encoder windows.
 };
 
 }  // namespace reprise::engine

@@ -51,6 +51,18 @@ absl::StatusOr<uint64_t> ParseQuantity(std::string_view text, const std::array<U
                          example);
 }
 
+// `units` from large to small; the last divides everything.
+template <size_t N>
+std::string Exact(uint64_t value, const std::array<Unit, N>& units) {
+  for (const Unit& unit : units) {
+    const auto factor = static_cast<uint64_t>(unit.factor);
+    if (value != 0 && value % factor == 0) {
+      return std::to_string(value / factor) + std::string(unit.name);
+    }
+  }
+  return "0" + std::string(units.back().name);
+}
+
 std::string Format(const char* format, double value, const char* unit) {
   std::array<char, 64> text{};
   std::snprintf(text.data(), text.size(), format, value, unit);
@@ -66,6 +78,23 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
 absl::StatusOr<Nanos> ParseDuration(std::string_view text) {
   RP_ASSIGN(const uint64_t nanos, ParseQuantity(text, kTimeUnits, "250ms, 30s, 10m or 2h"));
   return static_cast<Nanos>(nanos);
+}
+
+std::string ExactBytes(uint64_t bytes) {
+  static constexpr std::array<Unit, 4> kUnits = {
+      {{"GiB", 1073741824.0}, {"MiB", 1048576.0}, {"KiB", 1024.0}, {"B", 1.0}}};
+  return Exact(bytes, kUnits);
+}
+
+std::string ExactDuration(Nanos duration_ns) {
+  static constexpr std::array<Unit, 7> kUnits = {{{"d", 86400e9},
+                                                  {"h", 3600e9},
+                                                  {"m", 60e9},
+                                                  {"s", 1e9},
+                                                  {"ms", 1e6},
+                                                  {"us", 1e3},
+                                                  {"ns", 1.0}}};
+  return Exact(static_cast<uint64_t>(duration_ns), kUnits);
 }
 
 std::string FormatBytes(uint64_t bytes) {

@@ -21,4 +21,8 @@ std::string FormatBytes(uint64_t bytes);
 // "1.20 ms", "3.4 s", "10 m".
 std::string FormatDuration(Nanos duration_ns);
 
+// In the largest unit that divides the value, so that the parsers give it back: "64GiB", "90s".
+std::string ExactBytes(uint64_t bytes);
+std::string ExactDuration(Nanos duration_ns);
+
 }  // namespace reprise

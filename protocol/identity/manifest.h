@@ -19,7 +19,8 @@ struct Manifest {
   std::string kind = "tokens";
   std::string
       model_config;  // SHA-256 (hex) of the model's canonical config.json, or the preset's name.
-  std::string weights_digest;    // SHA-256 (hex) over the checkpoint's index and shard headers.
+  std::string
+      weights_digest;  // SHA-256 (hex) over the checkpoint: gpu/checkpoint/weights_digest.h.
   std::string tokenizer_digest;  // SHA-256 (hex) of the tokenizer and chat template.
   std::string record_layout;     // "1": version of the record layout.
   std::string kv_formats;        // Canonical text of the row formats (FormatText).

@@ -287,10 +287,11 @@ std::vector<TokenId> GenerateTokens(const std::vector<TokenId>& prompt, Generate
   Held held;
   const std::vector<float> logits = held.Prefill(prompt);
   std::vector<TokenId> out;
-  const auto result = Generate(&held.sequence, logits, options, SystemClock(), [&](TokenId token) {
-    out.push_back(token);
-    return true;
-  });
+  const auto result = Generate(&held.sequence, logits, options, SystemClock(),
+                               [&](TokenId token, std::span<const float>) {
+                                 out.push_back(token);
+                                 return true;
+                               });
   EXPECT_TRUE(result.ok()) << result.status();
   if (report != nullptr) *report = *result;
   EXPECT_EQ(held.sequence.length(), prompt.size() + out.size() - 1);

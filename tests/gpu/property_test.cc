@@ -139,7 +139,7 @@ TEST_P(RandomModel, DraftsChangeNothing) {
     ASSERT_TRUE(sequence.Prefill(prompt, PrefillMode::kBounded, logits).ok());
     texts.emplace_back();
     const auto report = Generate(&sequence, logits, {.tokens_max = 30, .draft = draft},
-                                 SystemClock(), [&](TokenId token) {
+                                 SystemClock(), [&](TokenId token, std::span<const float>) {
                                    texts.back().push_back(token);
                                    return true;
                                  });

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "gpu/engine/draft_scheduler.h"
+#include "gpu/engine/sampler.h"
+#include "gpu/engine/sequence.h"
+#include "protocol/base/clock.h"
+
+namespace reprise::engine {
+
+struct GenerateOptions {
+  uint32_t tokens_max = 256;
+  std::vector<TokenId> stop_tokens;  // Given out, and then the end.
+  SamplingOptions sampling;
+  bool draft = true;        // Where the model has draft stages. Changes speed, never the text.
+  uint32_t drafts_max = 5;  // Verified in a step at most.
+  // Given first, one after the other, in place of what would be chosen; nothing is drafted then.
+  std::vector<TokenId> forced;
+};
+
+struct GenerateReport {
+  uint32_t tokens = 0;
+  uint32_t steps = 0;     // Calls of the backbone.
+  uint32_t drafted = 0;   // Drafts that were verified,
+  uint32_t accepted = 0;  // and that were right.
+  bool stopped = false;   // By a stop token or by the callback, not by tokens_max.
+  Nanos elapsed_ns = 0;   // By Generate alone.
+};
+
+// A token that is certain, and the logits that it was chosen from. False: no more are wanted.
+using GiveToken = std::function<bool(TokenId token, std::span<const float> logits)>;
+
+// Chooses the tokens that follow a sequence, one or several a step, with drafts or without. It runs
+// nothing itself, so that steps of many generations can be one batch:
+//
+//   Begin(logits of the sequence's last row)
+//   until done():
+//     when WantsDraft(): TakeDraft(what the engine drafts for draft_request())
+//     BeginStep(): the sequence has rows to run; when they are done, EndStep(their logits)
+//
+// The last token given is not run: it is the next turn's first. Greedy text is the same with and
+// without drafts. The sequence and `give` must outlive it. One thread.
+class Generation {
+ public:
+  Generation(Sequence* sequence, GenerateOptions options, GiveToken give);
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+
+  void Begin(std::span<const float> logits);
+  bool done() const { return done_; }
+
+  bool WantsDraft();
+  // Valid until the next call.
+  DraftRequest draft_request();
+  void TakeDraft(DraftResult drafts);
+  absl::Status BeginStep();
+  // [rows of the step][vocab_size].
+  void EndStep(std::span<const float> logits);
+
+  // What the scheduler of drafts learns from: seconds that a draft took, and the last step.
+  void RecordDraft(double seconds) { scheduler_.RecordDraft(seconds); }
+  void RecordStep(double seconds);
+
+  const GenerateReport& report() const { return report_; }
+
+ private:
+  TokenId Choose(std::span<const float> logits);
+  bool Give(TokenId token, std::span<const float> logits);
+  uint32_t RoomForDrafts() const;
+  bool Verify(uint32_t index, std::span<const float> logits);
+
+  Sequence& sequence_;
+  size_t vocab_;
+  GenerateOptions options_;
+  GiveToken give_;
+  Sampler sampler_;
+  DraftScheduler scheduler_;
+  GenerateReport report_;
+  bool done_ = false;
+  TokenId token_ = 0;                            // Chosen and given, not yet run.
+  std::vector<TokenId> drafts_;                  // To be verified in the next step.
+  std::vector<std::vector<double>> draft_odds_;  // What each draft was drawn from; not when greedy.
+  uint32_t step_first_ = 0;                      // Length before the step.
+};
+
+}  // namespace reprise::engine

@@ -1,0 +1,74 @@
+#include "server/api/backend.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "gpu/checkpoint/weights_digest.h"
+#include "protocol/record/record_layout.h"
+
+namespace reprise::server {
+namespace {
+
+std::string FileText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> Backend::Start(const Options& options,
+                                                        const Daemon& daemon) {
+  std::unique_ptr<Backend> backend(new Backend(options, daemon));
+  RP_ASSIGN(const std::string folder, engine::FindModelFolder(options.model));
+  RP_ASSIGN(backend->model_, engine::LoadModel(folder, {.threads = options.threads}));
+  const engine::LoadedModel& model = backend->model_;
+  backend->model_name_ = options.model == "nano"
+                             ? options.model
+                             : std::filesystem::path(folder).lexically_normal().filename().string();
+  backend->created_s_ = daemon.clock->WallMillis() / 1000;
+  RP_ASSIGN(ChatFormat format, ChatFormat::Load(folder, model.tokenizer.get()));
+  backend->format_ = std::make_unique<ChatFormat>(std::move(format));
+
+  RP_ASSIGN(backend->manifest_, Manifest::For(model.geometry.kv));
+  Manifest& manifest = backend->manifest_;
+  manifest.model_config =
+      ToHex(Sha256({AsBytes(std::string_view(FileText(folder + "/config.json")))}));
+  manifest.weights_digest = ToHex(engine::WeightsDigest(*model.checkpoint));
+  manifest.tokenizer_digest =
+      ToHex(Sha256({AsBytes(model.tokenizer->Digest()), AsBytes(backend->format_->Digest())}));
+  RP_TRY(backend->NamespaceOf("").status());
+
+  backend->sessions_ = std::make_unique<SessionBook>(
+      daemon.meta, daemon.clock, static_cast<uint64_t>(daemon.clock->WallMillis()));
+  // The small steps of a generation share rows with at least one step that cannot be cut.
+  const uint64_t rows =
+      uint64_t{options.scheduler.sequences_max} * (engine::GenerateOptions().drafts_max + 1);
+  if (rows + model.geometry.config.window > model.engine->rows_max()) {
+    return InvalidArgument("engine.sequences_max = " +
+                           std::to_string(options.scheduler.sequences_max) + ": the engine runs " +
+                           std::to_string(model.engine->rows_max()) + " rows at once; lower it");
+  }
+  backend->scheduler_ = std::make_unique<Scheduler>(model.engine.get(), daemon.entry, daemon.clock,
+                                                    options.scheduler);
+  return backend;
+}
+
+Manifest Backend::ManifestOf(const std::string& tenant) const {
+  Manifest manifest = manifest_;
+  manifest.tenant_salt = tenant;
+  return manifest;
+}
+
+absl::StatusOr<Connection::OpenNamespace> Backend::NamespaceOf(const std::string& tenant) {
+  const std::lock_guard lock(mutex_);
+  const auto known = namespaces_.find(tenant);
+  if (known != namespaces_.end()) return known->second;
+  RP_ASSIGN(const auto opened, daemon_.namespaces->Open(ManifestOf(tenant)));
+  return namespaces_[tenant] = {.name_space = opened.name_space, .index = opened.index};
+}
+
+}  // namespace reprise::server
