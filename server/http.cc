@@ -108,9 +108,10 @@ class HttpServer::Impl {
     server_.set_payload_max_length(kRequestBodyBytesMax);
     server_.set_tcp_nodelay(true);
     // Not the library's default, SO_REUSEPORT: a second daemon must not share the port in silence.
-    server_.set_socket_options([](int socket) {
+    server_.set_socket_options([this](int socket) {
       const int on = 1;
       ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+      socket_ = socket;
     });
     if (add_routes) add_routes(&server_);
     AddRoutes();
@@ -134,6 +135,8 @@ class HttpServer::Impl {
                          "); stop what uses the port, or set listen.http to another address");
     }
     port_ = static_cast<uint16_t>(port);
+    // The library's backlog of 5 makes the kernel drop connections of a burst.
+    ::listen(socket_, SOMAXCONN);
     thread_ = std::thread([this] {
       server_.listen_after_bind();
       ended_ = true;
@@ -172,6 +175,7 @@ class HttpServer::Impl {
   std::thread thread_;
   std::atomic<bool> ended_ = false;
   uint16_t port_ = 0;
+  int socket_ = -1;  // The library's.
 };
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

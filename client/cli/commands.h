@@ -75,6 +75,8 @@ void AddBench(CLI::App* app, Globals* globals);               // bench
 void AddModel(CLI::App* app, Globals* globals);               // model
 void AddGenerate(CLI::App* app, Globals* globals);            // generate
 void AddBenchEngine(CLI::App* bench_verb, Globals* globals);  // bench engine
+void AddSession(CLI::App* app, Globals* globals);             // session
+void AddChat(CLI::App* app, Globals* globals);                // chat
 void AddSimulate(CLI::App* app, Globals* globals);            // simulate
 
 // All verbs, in the order in which help shows them.

@@ -13,6 +13,8 @@ void AddVerbs(CLI::App* app, Globals* globals) {
   AddBenchEngine(app->get_subcommand("bench"), globals);
   AddModel(app, globals);
   AddGenerate(app, globals);
+  AddSession(app, globals);
+  AddChat(app, globals);
   AddCompletion(app);
 }
 

@@ -15,13 +15,13 @@ Generation::Generation(Sequence* sequence, GenerateOptions options, GiveToken gi
 void Generation::Begin(std::span<const float> logits) {
   done_ = options_.tokens_max == 0;
   if (done_) return;
-  token_ = Choose(logits);
+  token_ = Choose(logits, sequence_.length());
   done_ = !Give(token_, logits);
 }
 
-TokenId Generation::Choose(std::span<const float> logits) {
+TokenId Generation::Choose(std::span<const float> logits, uint32_t position) {
   if (report_.tokens < options_.forced.size()) return options_.forced[report_.tokens];
-  return sampler_.Choose(logits);
+  return sampler_.Choose(logits, position);
 }
 
 // False: that was the last one.
@@ -49,7 +49,6 @@ uint32_t Generation::RoomForDrafts() const {
 
 bool Generation::WantsDraft() {
   drafts_.clear();
-  draft_odds_.clear();
   return options_.draft && report_.tokens >= options_.forced.size() &&
          sequence_.engine().geometry().config.draft_stages > 0 && RoomForDrafts() > 0 &&
          scheduler_.WorthDrafting();
@@ -58,9 +57,8 @@ bool Generation::WantsDraft() {
 DraftRequest Generation::draft_request() {
   DraftRequest request = sequence_.DraftAfter(token_);
   if (!sampler_.greedy()) {
-    request.choose = [this](uint32_t, std::span<const float> logits) {
-      draft_odds_.push_back(sampler_.Distribution(logits));
-      return sampler_.Draw(draft_odds_.back());
+    request.choose = [this](uint32_t k, std::span<const float> logits) {
+      return sampler_.Choose(logits, sequence_.length() + 1 + k);
     };
   }
   return request;
@@ -69,15 +67,6 @@ DraftRequest Generation::draft_request() {
 void Generation::TakeDraft(DraftResult drafts) {
   drafts_ = std::move(drafts.tokens);
   drafts_.resize(std::min(RoomForDrafts(), scheduler_.Choose(drafts.confidences)));
-}
-
-bool Generation::Verify(uint32_t index, std::span<const float> logits) {
-  if (sampler_.greedy()) {
-    token_ = LikeliestToken(logits);
-    return token_ == drafts_[index];
-  }
-  return sampler_.Verify(drafts_[index], sampler_.Distribution(logits), draft_odds_[index],
-                         &token_);
 }
 
 // ---- Steps -------------------------------------------------------------------------------------
@@ -97,12 +86,13 @@ void Generation::EndStep(std::span<const float> logits) {
   uint32_t kept = 0;
   bool more = true, right = true;
   while (more && right && kept < count) {
-    right = Verify(kept, row(kept));
+    token_ = Choose(row(kept), step_first_ + kept + 1);
+    right = token_ == drafts_[kept];
     more = Give(token_, row(kept));
     kept += right ? 1 : 0;
   }
   if (more && right) {  // Every draft was right: the last row gives one more.
-    token_ = Choose(row(count));
+    token_ = Choose(row(count), step_first_ + count + 1);
     more = Give(token_, row(count));
   }
   report_.drafted += count;

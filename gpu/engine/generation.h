@@ -42,7 +42,7 @@ using GiveToken = std::function<bool(TokenId token, std::span<const float> logit
 //     when WantsDraft(): TakeDraft(what the engine drafts for draft_request())
 //     BeginStep(): the sequence has rows to run; when they are done, EndStep(their logits)
 //
-// The last token given is not run: it is the next turn's first. Greedy text is the same with and
+// The last token given is not run: it is the next turn's first. The text is the same with and
 // without drafts. The sequence and `give` must outlive it. One thread.
 class Generation {
  public:
@@ -68,10 +68,10 @@ class Generation {
   const GenerateReport& report() const { return report_; }
 
  private:
-  TokenId Choose(std::span<const float> logits);
+  // The token at `position`.
+  TokenId Choose(std::span<const float> logits, uint32_t position);
   bool Give(TokenId token, std::span<const float> logits);
   uint32_t RoomForDrafts() const;
-  bool Verify(uint32_t index, std::span<const float> logits);
 
   Sequence& sequence_;
   size_t vocab_;
@@ -81,10 +81,9 @@ class Generation {
   DraftScheduler scheduler_;
   GenerateReport report_;
   bool done_ = false;
-  TokenId token_ = 0;                            // Chosen and given, not yet run.
-  std::vector<TokenId> drafts_;                  // To be verified in the next step.
-  std::vector<std::vector<double>> draft_odds_;  // What each draft was drawn from; not when greedy.
-  uint32_t step_first_ = 0;                      // Length before the step.
+  TokenId token_ = 0;            // Chosen and given, not yet run.
+  std::vector<TokenId> drafts_;  // To be verified in the next step.
+  uint32_t step_first_ = 0;      // Length before the step.
 };
 
 }  // namespace reprise::engine

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
+
+#include "protocol/base/prng.h"
 
 namespace reprise::engine {
 
@@ -48,37 +51,22 @@ std::vector<double> Sampler::Distribution(std::span<const float> logits) const {
   return p;
 }
 
-TokenId Sampler::Draw(const std::vector<double>& distribution) {
-  double left = prng_.Unit();
-  size_t last = 0;
-  for (size_t i = 0; i < distribution.size(); ++i) {
-    if (distribution[i] == 0) continue;
-    last = i;
-    left -= distribution[i];
-    if (left < 0) break;
+TokenId Sampler::Choose(std::span<const float> logits, uint64_t position) const {
+  if (greedy()) return LikeliestToken(logits);
+  const std::vector<double> p = Distribution(logits);
+  const uint64_t place = Prng(options_.seed ^ Prng(position).Next()).Next();
+  double best = -std::numeric_limits<double>::infinity();
+  size_t token = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    if (p[i] == 0) continue;
+    // Never 0, so that both logarithms exist.
+    const double unit = Prng(place + i).Unit() + 0x1.0p-54;
+    const double rank = std::log(p[i]) - std::log(-std::log(unit));
+    if (rank <= best) continue;
+    best = rank;
+    token = i;
   }
-  return static_cast<TokenId>(last);  // The last possible one, when rounding left something.
-}
-
-TokenId Sampler::Choose(std::span<const float> logits) {
-  return greedy() ? LikeliestToken(logits) : Draw(Distribution(logits));
-}
-
-bool Sampler::Verify(TokenId drafted, const std::vector<double>& target,
-                     const std::vector<double>& draft, TokenId* token) {
-  const auto at = static_cast<size_t>(drafted);
-  *token = drafted;
-  if (prng_.Unit() * draft[at] < target[at]) return true;
-  std::vector<double> rest(target.size());
-  double sum = 0;
-  for (size_t i = 0; i < target.size(); ++i) sum += rest[i] = std::max(0.0, target[i] - draft[i]);
-  if (sum <= 0) {  // The two are equal but for rounding.
-    *token = Draw(target);
-    return false;
-  }
-  for (double& value : rest) value /= sum;
-  *token = Draw(rest);
-  return false;
+  return static_cast<TokenId>(token);
 }
 
 double LogProbability(std::span<const float> logits, TokenId token) {

@@ -4,7 +4,6 @@
 #include <span>
 #include <vector>
 
-#include "protocol/base/prng.h"
 #include "protocol/base/status.h"
 #include "protocol/base/types.h"
 
@@ -20,27 +19,25 @@ absl::Status Validate(const SamplingOptions& options);
 // The likeliest token; of equals the lowest id.
 TokenId LikeliestToken(std::span<const float> logits);
 
-// Chooses tokens from logits, the same for the same seed and logits. One thread.
+// Chooses tokens from logits. What it draws follows from the seed, the token's position and the
+// logits alone: the same request gives the same text, however it was batched, drafted or cut.
+//
+// A token is the one with the largest log p + g, where g is Gumbel noise that belongs to (seed,
+// position, token): so it is distributed like p. A draft is drawn with the noise of its position
+// and is right when the model itself chooses the same, which is likely: both have the same noise.
 class Sampler {
  public:
-  explicit Sampler(const SamplingOptions& options) : options_(options), prng_(options.seed) {}
+  explicit Sampler(const SamplingOptions& options) : options_(options) {}
 
   bool greedy() const { return options_.temperature == 0; }
-  TokenId Choose(std::span<const float> logits);
+  // The token at `position` of the sequence.
+  TokenId Choose(std::span<const float> logits, uint64_t position) const;
 
   // Probabilities that Choose draws from, over the whole vocabulary.
   std::vector<double> Distribution(std::span<const float> logits) const;
-  TokenId Draw(const std::vector<double>& distribution);
-
-  // Speculative sampling: keeps a draft that was drawn from `draft` with probability
-  // min(1, target / draft), and else draws from what of the target the draft left over; either way
-  // the token is distributed like `target`. Returns whether the draft was kept.
-  bool Verify(TokenId drafted, const std::vector<double>& target, const std::vector<double>& draft,
-              TokenId* token);
 
  private:
   SamplingOptions options_;
-  Prng prng_;
 };
 
 // Natural logarithm of a token's softmax probability.

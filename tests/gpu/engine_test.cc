@@ -9,6 +9,7 @@
 #include "gpu/engine/generator.h"
 #include "gpu/engine/snapshot.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/prng.h"
 #include "tests/gpu/nano.h"
 
 namespace reprise::engine::test {
@@ -342,17 +343,43 @@ TEST(Drafts, RowsCanBeTakenBack) {
   }
 }
 
-TEST(Sampling, VerifiedDraftsAreDistributedLikeTheTarget) {
-  const std::vector<double> target = {0.5, 0.3, 0.2, 0.0}, draft = {0.1, 0.2, 0.3, 0.4};
-  Sampler sampler({.temperature = 1, .seed = 3});
+TEST(Sampling, TokensAreDistributedAsTheModelSays) {
+  const std::vector<double> want = {0.5, 0.3, 0.2, 0.0};
+  const std::vector<float> logits = {std::log(0.5f), std::log(0.3f), std::log(0.2f), -1e30f};
+  const Sampler sampler({.temperature = 1, .seed = 3});
   std::vector<double> seen(4);
   constexpr int kDraws = 200'000;
   for (int i = 0; i < kDraws; ++i) {
-    TokenId token = 0;
-    sampler.Verify(sampler.Draw(draft), target, draft, &token);
-    seen[static_cast<size_t>(token)] += 1.0 / kDraws;
+    seen[static_cast<size_t>(sampler.Choose(logits, static_cast<uint64_t>(i)))] += 1.0 / kDraws;
   }
-  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(seen[i], target[i], 0.005);
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(seen[i], want[i], 0.005);
+}
+
+// With the noise of its position a draft is right more often than one drawn on its own.
+TEST(Sampling, DraftsAreDrawnWithTheSameNoise) {
+  const std::vector<float> target = {1.0f, 0.6f, 0.2f, 0.1f}, draft = {0.9f, 0.8f, 0.1f, 0.2f};
+  const Sampler sampler({.temperature = 1, .seed = 3}), other({.temperature = 1, .seed = 4});
+  int same = 0, alone = 0;
+  for (uint64_t position = 0; position < 10'000; ++position) {
+    same += sampler.Choose(target, position) == sampler.Choose(draft, position) ? 1 : 0;
+    alone += sampler.Choose(target, position) == other.Choose(draft, position) ? 1 : 0;
+  }
+  EXPECT_GT(same, 8'500);
+  EXPECT_LT(alone, 5'000);
+}
+
+TEST(Drafts, SampledTextIsTheSame) {
+  const std::vector<TokenId> prompt = RandomTokens(140, 9);
+  std::string plain_state, state;
+  const SamplingOptions sampling{.temperature = 0.9, .top_p = 0.95, .seed = 7};
+  const auto plain = GenerateTokens(
+      prompt, {.tokens_max = 40, .sampling = sampling, .draft = false}, &plain_state, nullptr);
+  for (const uint32_t drafts : {1u, 5u}) {
+    EXPECT_EQ(GenerateTokens(prompt, {.tokens_max = 40, .sampling = sampling, .drafts_max = drafts},
+                             &state, nullptr),
+              plain);
+    EXPECT_TRUE(state == plain_state);
+  }
 }
 
 TEST(Sampling, TopPAndTemperature) {

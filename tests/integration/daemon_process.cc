@@ -42,6 +42,7 @@ std::string DaemonConfig::ToToml(const std::string& data_dir) const {
   text += "[limits]\nstaging_slots_per_connection = " + std::to_string(staging_slots) +
           "\nidle_frame_timeout = \"" + idle_frame_timeout + "\"\n[quota]\n";
   for (const auto& [tenant, bytes] : quota) text += "\"" + tenant + "\" = \"" + bytes + "\"\n";
+  if (!engine.empty()) text += "[engine]\nmodel = \"" + engine + "\"\nmemory = \"64MiB\"\n" + more;
   return text;
 }
 

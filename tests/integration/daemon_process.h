@@ -34,6 +34,8 @@ struct DaemonConfig {
   uint32_t staging_slots = 16;
   std::string idle_frame_timeout = "10s";
   std::map<std::string, std::string> quota;
+  std::string engine;  // Model to serve; empty: none. Needs http.
+  std::string more;    // Lines of [engine], and sections after it.
 
   std::string ToToml(const std::string& data_dir) const;
 };
