@@ -12,6 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr Nanos kBeat = kSecond;                 // A waiting client hears from us this often.
+constexpr Nanos kBreath = 10 * kMillisecond;     // Between two pieces of a stream at least.
 constexpr Nanos kPatience = 200 * kMillisecond;  // Between two looks at whether it is still there.
 
 std::string Dump(const Json& json) {
@@ -52,7 +53,7 @@ class AnswerRun {
     while (!stream_->done()) {
       const Nanos left = until - backend_->clock().Now();
       if (left <= 0) return false;
-      if (auto event = stream_->Next(left)) response_.Add(*event);
+      AddAll(stream_->Take(left, 0));
     }
     return true;
   }
@@ -65,9 +66,8 @@ class AnswerRun {
   // An answer in one piece that takes longer than a moment: JSON may begin with blanks.
   bool WriteWhole(httplib::DataSink* sink) {
     while (!stream_->done()) {
-      auto event = stream_->Next(kPatience);
-      if (event) response_.Add(*event);
-      if (!event && !Beat(sink, " ")) return false;
+      AddAll(stream_->Take(kPatience, 0));
+      if (!stream_->done() && !Beat(sink, " ")) return false;
     }
     const absl::Status failed = status();
     Finish();
@@ -96,17 +96,23 @@ class AnswerRun {
       WriteEnd(sink);
       return true;
     }
-    const auto event = stream_->Next(kPatience);
-    if (!event) return stream_->done() || Beat(sink, ": waiting\n\n");
-    const bool last = !event->finish_reason.empty() && --unfinished_ == 0;
-    for (const Json& chunk : response_.Chunks(*event)) {
-      if (last) {
-        last_chunk_ = chunk;  // Goes out with what the request cost.
-      } else if (!Send(sink, chunk)) {
-        return false;
+    const Nanos since = backend_->clock().Now() - written_at_;
+    const std::vector<AnswerEvent> events =
+        stream_->Take(std::max<Nanos>(0, kBreath - since), kPatience);
+    if (events.empty()) return stream_->done() || Beat(sink, ": waiting\n\n");
+    std::string out;
+    for (const AnswerEvent& event : events) {
+      const bool last = !event.finish_reason.empty() && --unfinished_ == 0;
+      for (const Json& chunk : response_.Chunks(event)) {
+        if (last) {
+          last_chunk_ = chunk;  // Goes out with what the request cost.
+        } else {
+          out += "data: " + Dump(chunk) + "\n\n";
+        }
       }
     }
-    return true;
+    written_at_ = backend_->clock().Now();
+    return out.empty() || Write(sink, out);
   }
 
   // Whatever is still running is cancelled.
@@ -114,12 +120,16 @@ class AnswerRun {
     if (finished_) return;
     backend_->scheduler().Cancel(request_id_);
     while (!stream_->done()) {
-      if (auto event = stream_->Next(kSecond)) response_.Add(*event);
+      AddAll(stream_->Take(kPatience, 0));
     }
     Finish();
   }
 
  private:
+  void AddAll(const std::vector<AnswerEvent>& events) {
+    for (const AnswerEvent& event : events) response_.Add(event);
+  }
+
   void Finish() {
     if (finished_) return;
     finished_ = true;
@@ -167,6 +177,7 @@ class AnswerRun {
   bool begun_ = false;
   bool finished_ = false;
   Instant next_beat_ = 0;
+  Instant written_at_ = 0;
 };
 
 std::shared_ptr<GenerationRequest> RequestFor(const Backend& backend, const AnswerJob& job) {
@@ -184,6 +195,7 @@ std::shared_ptr<GenerationRequest> RequestFor(const Backend& backend, const Answ
   request->options.sampling = options.sampling;
   if (!options.seeded) request->options.sampling.seed = NewNumber(backend.clock());
   request->choices = options.choices;
+  request->options.draft = options.draft;
   request->exact = options.exact;
   request->read_cache = options.read_cache;
   request->write_cache = options.write_cache;

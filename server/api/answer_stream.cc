@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -18,14 +19,31 @@ AnswerStream::AnswerStream(const engine::Tokenizer* tokenizer, const ChatFormat*
 
 // ---- The HTTP request's thread -----------------------------------------------------------------
 
-std::optional<AnswerEvent> AnswerStream::Next(Nanos limit_ns) {
+std::vector<AnswerEvent> AnswerStream::Take(Nanos pause_ns, Nanos limit_ns) {
   std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::nanoseconds(pause_ns), [this] { return done_; });
+  listening_ = true;
   changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns),
                     [this] { return !events_.empty() || done_; });
-  if (events_.empty()) return std::nullopt;
-  AnswerEvent event = std::move(events_.front());
-  events_.pop_front();
-  return event;
+  listening_ = false;
+  std::vector<AnswerEvent> taken;
+  for (AnswerEvent& event : events_) {
+    if (taken.empty() || taken.back().choice != event.choice ||
+        !taken.back().finish_reason.empty()) {
+      taken.push_back(std::move(event));
+      continue;
+    }
+    AnswerEvent& last = taken.back();
+    last.delta.content += event.delta.content;
+    last.delta.reasoning += event.delta.reasoning;
+    std::move(event.delta.calls.begin(), event.delta.calls.end(),
+              std::back_inserter(last.delta.calls));
+    last.tokens.insert(last.tokens.end(), event.tokens.begin(), event.tokens.end());
+    std::move(event.logprobs.begin(), event.logprobs.end(), std::back_inserter(last.logprobs));
+    last.finish_reason = std::move(event.finish_reason);
+  }
+  events_.clear();
+  return taken;
 }
 
 bool AnswerStream::done() const {
@@ -46,11 +64,13 @@ absl::Status AnswerStream::status() const {
 // ---- The engine's thread -----------------------------------------------------------------------
 
 void AnswerStream::Push(AnswerEvent event) {
+  bool wanted = false;
   {
     const std::lock_guard lock(mutex_);
     events_.push_back(std::move(event));
+    wanted = listening_;
   }
-  changed_.notify_one();
+  if (wanted) changed_.notify_one();
 }
 
 void AnswerStream::OnPrompt(const RequestReport& report) {

@@ -4,7 +4,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,8 +41,11 @@ class AnswerStream final : public RequestEvents {
                const AnswerOptions& options, const ChatOptions& chat);
 
   // ---- The HTTP request's thread
-  // The next event; none when there is none within the limit, or ever: see done().
-  std::optional<AnswerEvent> Next(Nanos limit_ns);
+  // Sleeps for `pause_ns`, or until the answer is whole; then waits for an event, at most limit_ns.
+  // What has come until then, with events of one answer in a row as one: an engine that gives a
+  // token every millisecond is not held up by a thread that is woken for each. Empty: there is
+  // nothing, or there never will be: see done().
+  std::vector<AnswerEvent> Take(Nanos pause_ns, Nanos limit_ns);
   bool done() const;
   // Once done: what it cost, and whether it failed.
   RequestReport report() const;
@@ -66,6 +68,7 @@ class AnswerStream final : public RequestEvents {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<AnswerEvent> events_;
+  bool listening_ = false;  // The reader wants to be woken by events.
   bool done_ = false;
   RequestReport report_;
   absl::Status status_;

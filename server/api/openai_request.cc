@@ -116,9 +116,11 @@ Problem ReadExtension(const Json& json, AnswerOptions* options) {
     bool* flag = key == "exact"         ? &options->exact
                  : key == "read_cache"  ? &options->read_cache
                  : key == "write_cache" ? &options->write_cache
+                 : key == "draft"       ? &options->draft
                                         : nullptr;
     if (flag == nullptr) {
-      return Bad("reprise." + key, "is unknown; there are exact, read_cache and write_cache");
+      return Bad("reprise." + key,
+                 "is unknown; there are exact, read_cache, write_cache and draft");
     }
     if (!value.is_boolean()) return Bad("reprise." + key, "must be true or false");
     *flag = value.get<bool>();

@@ -26,6 +26,7 @@ struct AnswerOptions {
   bool exact = false;  // Missing windows are rebuilt exactly.
   bool read_cache = true;
   bool write_cache = true;
+  bool draft = true;  // Speculative decoding, which changes no text.
 };
 
 struct CompletionRequest {

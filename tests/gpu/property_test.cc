@@ -8,6 +8,7 @@
 #include "gpu/engine/generator.h"
 #include "gpu/engine/snapshot.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/prng.h"
 #include "tests/gpu/nano.h"
 #include "tests/gpu/random_model.h"
 
