@@ -78,6 +78,7 @@ void AddBenchEngine(CLI::App* bench_verb, Globals* globals);  // bench engine
 void AddSession(CLI::App* app, Globals* globals);             // session
 void AddChat(CLI::App* app, Globals* globals);                // chat
 void AddSimulate(CLI::App* app, Globals* globals);            // simulate
+void AddTrace(CLI::App* app, Globals* globals);               // trace
 
 // All verbs, in the order in which help shows them.
 void AddVerbs(CLI::App* app, Globals* globals);

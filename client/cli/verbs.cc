@@ -9,6 +9,8 @@ void AddVerbs(CLI::App* app, Globals* globals) {
   AddAdmin(app, globals);
   AddDoctor(app, globals);
   AddDrive(app, globals);
+  AddTrace(app, globals);
+  AddSimulate(app, globals);
   AddBench(app, globals);
   AddBenchEngine(app->get_subcommand("bench"), globals);
   AddModel(app, globals);

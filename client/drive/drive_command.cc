@@ -17,7 +17,7 @@ namespace {
 // A durable put of many records waits for the disk.
 constexpr Nanos kDriveDeadline = 60 * kSecond;
 
-constexpr const char* kFooter =
+constexpr const char* kDriveFooter =
     R"(For each request of the trace: lookup, load of the blocks that hit (every byte is compared with
 what its block's hash derives), load of the window or a replay counted, put of the blocks that
 were missing, put of the window at the end of the prompt's last whole trace block.
@@ -188,7 +188,7 @@ void AddDrive(CLI::App* app, Globals* globals) {
   CLI::App* const verb =
       app->add_subcommand("drive", "Play a trace against the daemon, and check every byte");
   const auto command = std::make_shared<DriveCommand>();
-  verb->footer(kFooter);
+  verb->footer(kDriveFooter);
   verb->add_option("TRACE", command->trace,
                    "A file (plain, .gz or .zst), or generated[:option=value,...]")
       ->required();

@@ -77,7 +77,7 @@ std::string CostLine(const Json& report) {
 
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kSessionFooter =
     R"(A session is kept by a daemon that serves a model (engine.model). Its blocks are stored as everybody's are: it
 goes on after minutes with its window, after days from SSD with a replay.
 
@@ -215,7 +215,7 @@ absl::StatusOr<Result> ImportSession(const SessionCommand& command) {
 void AddSession(CLI::App* app, Globals* globals) {
   CLI::App* verb = app->add_subcommand("session", "Conversations that the daemon keeps");
   verb->require_subcommand(1);
-  verb->footer(kFooter);
+  verb->footer(kSessionFooter);
   const auto command = std::make_shared<SessionCommand>();
   const auto add = [&](const char* name, const char* help) {
     CLI::App* sub = verb->add_subcommand(name, help);

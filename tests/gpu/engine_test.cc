@@ -281,6 +281,69 @@ TEST(Replay, AnEncoderWindowKeepsTheSuffixExact) {
   }
 }
 
+// ---- Ends of the range, images ----------------------------------------------------------------
+
+// As many positions as the configuration allows: the last one works, and one more is refused.
+TEST(Engine, AllPositionsWork) {
+  const uint32_t positions = SharedEngine().geometry().config.max_positions;
+  ASSERT_EQ(positions, 32768u);
+  Held held(positions + 128);
+  std::vector<TokenId> tokens = RandomTokens(positions - 5, 32);
+  for (const float logit : held.Prefill(tokens)) ASSERT_TRUE(std::isfinite(logit));
+  std::vector<float> row = LogitsRow();
+  for (int i = 0; i < 5; ++i) {
+    const TokenId token = 'a' + i;
+    ASSERT_TRUE(held.sequence.Extend({&token, 1}, row).ok()) << i;
+    for (const float logit : row) ASSERT_TRUE(std::isfinite(logit));
+  }
+  const TokenId token = 'z';
+  EXPECT_FALSE(held.sequence.Extend({&token, 1}, row).ok());
+}
+
+// Rows of an image take what they are given in place of an embedding, and are left out of Engram's
+// n-grams; how they are cut into calls does not matter.
+TEST(Engine, ImageRowsTakeTheirEmbeddingFromTheCaller) {
+  const uint32_t hidden = SharedEngine().geometry().config.hidden_size;
+  const std::vector<TokenId> tokens = RandomTokens(150, 77);
+  std::vector<uint8_t> marks(tokens.size());
+  for (uint32_t i = 40; i < 75; ++i) marks[i] = 1;
+  std::vector<float> image(35 * size_t{hidden});
+  Prng prng(4);
+  for (float& value : image) value = prng.Below(2) == 0 ? 0.5f : -0.25f;
+  const auto run = [&](uint32_t chunk, const std::vector<float>& rows, TestSequence* memory) {
+    std::vector<float> logits(tokens.size() * 288);
+    for (uint32_t at = 0; at < tokens.size(); at += chunk) {
+      const auto end = std::min<size_t>(tokens.size(), at + chunk);
+      const size_t before = static_cast<size_t>(std::count(marks.begin(), marks.begin() + at, 1));
+      const size_t within =
+          static_cast<size_t>(std::count(marks.begin() + at, marks.begin() + end, 1));
+      const Segment segment{
+          .memory = memory->memory(),
+          .tokens = std::span(tokens).first(end),
+          .first = at,
+          .write_from = at,
+          .decoder_first = at,
+          .logits_from = at,
+          .image_marks = std::span(marks).first(end),
+          .image_rows = std::span(rows).subspan(before * hidden, within * hidden)};
+      const absl::Status status = SharedEngine().Forward(
+          {&segment, 1}, std::span(logits).subspan(at * 288, (end - at) * 288));
+      EXPECT_TRUE(status.ok()) << status;
+    }
+    return logits;
+  };
+  TestSequence whole(SharedEngine(), 256), cut(SharedEngine(), 256), other(SharedEngine(), 256);
+  const std::vector<float> want = run(150, image, &whole);
+  for (const float logit : want) ASSERT_TRUE(std::isfinite(logit));
+  EXPECT_TRUE(run(13, image, &cut) == want);
+  EXPECT_TRUE(cut.StoredBytes(SharedEngine(), 150) == whole.StoredBytes(SharedEngine(), 150));
+  std::vector<float> brighter = image;
+  brighter[5] = 2.0f;
+  const std::vector<float> changed = run(150, brighter, &other);
+  EXPECT_TRUE(std::equal(want.begin(), want.begin() + 40 * 288, changed.begin()));
+  EXPECT_FALSE(std::equal(want.begin() + 40 * 288, want.end(), changed.begin() + 40 * 288));
+}
+
 // ---- Drafts and sampling -----------------------------------------------------------------------
 
 std::vector<TokenId> GenerateTokens(const std::vector<TokenId>& prompt, GenerateOptions options,

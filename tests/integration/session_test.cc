@@ -345,6 +345,27 @@ TEST_F(SessionTest, AForkOfACommonPrefixGetsASnapshot) {
   EXPECT_EQ(windows, (std::vector<std::string>{"cold", "replayed", "replayed", "found"}));
 }
 
+// No room on the SSD tier for a single block more than a few: the oldest leave, answers go on.
+TEST_F(SessionTest, AFullStoreEvictsAndAnswersGoOn) {
+  DaemonConfig config = Config();
+  config.dram_bytes = "256KiB";  // 9 blocks,
+  config.ssd_bytes = "3MiB";     // and 72.
+  ASSERT_TRUE(Start(config));
+  for (int i = 0; i < 4; ++i) {
+    const auto answer = Api()->Post("/v1/completions",
+                                    {{"model", "nano"},
+                                     {"prompt", std::string(128 * 40, static_cast<char>('a' + i))},
+                                     {"max_tokens", 2},
+                                     {"temperature", 0}});
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ((*answer)["usage"]["completion_tokens"], 2);
+  }
+  const Json status = Status();
+  EXPECT_LE(status["tiers"]["dram"]["used_bytes"], 256 * 1024);
+  EXPECT_LE(status["tiers"]["ssd"]["used_bytes"], 3 * 1024 * 1024);
+  EXPECT_TRUE(BecomesIdle());
+}
+
 TEST_F(SessionTest, WhatCannotBeServedIsSaidAtStart) {
   DaemonConfig config = Config();
   config.engine = "/nonexistent";

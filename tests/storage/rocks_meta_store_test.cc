@@ -59,6 +59,25 @@ TEST(RocksMetaStore, KeepsRowsAcrossOpenings) {
   EXPECT_EQ(store->dropped_writes(), 0u);
 }
 
+TEST(RocksMetaStore, KeepsRowsOfOthersByPrefix) {
+  const TempDirectory directory;
+  {
+    auto store = *RocksMetaStore::Open({.path = directory.path() + "/meta"});
+    store->PutRow("session/a/one", "1");
+    store->PutRow("session/b/two", "2");
+    store->PutRow("other/three", "3");
+    store->PutRow("session/a/one", "1b");
+    store->PutRow("session/c/gone", "x");
+    store->DeleteRow("session/c/gone");
+    store->Flush();
+  }
+  auto store = *RocksMetaStore::Open({.path = directory.path() + "/meta"});
+  using Rows = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(store->LoadRows("session/"), (Rows{{"session/a/one", "1b"}, {"session/b/two", "2"}}));
+  EXPECT_EQ(store->LoadRows("session/b"), (Rows{{"session/b/two", "2"}}));
+  EXPECT_TRUE(store->LoadRows("none").empty());
+}
+
 TEST(RocksMetaStore, DamagedDatabaseIsMovedAsideAndMadeAnew) {
   const struct {
     const char* name;

@@ -204,6 +204,40 @@ TEST_F(WindowPoolTest, ExpiresByTimerWithoutAnyLookup) {
   EXPECT_EQ(pool_->stats().bytes, 0u);
 }
 
+// What the next process gets: least recently used first, each with the rest of its time.
+TEST_F(WindowPoolTest, IsHandedOnWithTheRestOfItsTime) {
+  Start(8, {.ttl_ns = 10 * kSecond});
+  ASSERT_EQ(Put(1, 300, 5), Outcome::kOk);
+  now_ += 4 * kSecond;
+  ASSERT_EQ(Put(2, 200, 6, 3), Outcome::kOk);
+  now_ += 2 * kSecond;
+  const Instant written_at = now_;
+  std::vector<std::pair<WindowPool::Stored, std::vector<std::byte>>> copies;
+  pool_->ForEach(now_, [&](const WindowPool::Stored& stored) {
+    copies.emplace_back(stored, Read({.bytes = stored.bytes, .slots = stored.slots}));
+  });
+  ASSERT_EQ(copies.size(), 2u);
+  EXPECT_EQ(copies[0].first.key, Key(1));
+  EXPECT_EQ(copies[0].first.age_ns, 6 * kSecond);
+  EXPECT_EQ(copies[0].first.session_id, 5u);
+  EXPECT_EQ(copies[1].first.name_space, 3);
+  Start(8, {.ttl_ns = 10 * kSecond});
+  now_ = written_at + kSecond;  // The next one starts a second later.
+  for (const auto& [stored, contents] : copies) {
+    const ConstBytes piece(contents);
+    ASSERT_EQ(pool_->Put(stored.name_space, stored.key, stored.session_id, {&piece, 1},
+                         stored.bytes, stored.crc, now_, stored.age_ns + kSecond),
+              Outcome::kOk);
+  }
+  EXPECT_TRUE(Has(1));
+  now_ += 3 * kSecond;
+  EXPECT_FALSE(Has(1));
+  EXPECT_TRUE(Has(2, 3));
+  pool_->ForEach(now_, [](const WindowPool::Stored& stored) { EXPECT_EQ(stored.key, Key(2)); });
+  now_ += 4 * kSecond;
+  EXPECT_FALSE(Has(2, 3));
+}
+
 TEST_F(WindowPoolTest, ATtlWithoutEndNeverExpires) {
   WindowPool::Options options;
   options.ttl_ns = INT64_MAX;
