@@ -150,6 +150,7 @@ absl::Status ApiClient::PostStream(const std::string& path, const Json& body,
         for (size_t end = rest.find('\n'); end != std::string::npos; end = rest.find('\n')) {
           const std::string line = rest.substr(0, end);
           rest.erase(0, end + 1);
+          if (line.compare(0, 1, ":") == 0 && !chunk(Json())) return false;
           if (line.compare(0, 6, "data: ") != 0 || line == "data: [DONE]") continue;
           const Json json = Json::parse(line.substr(6), nullptr, false);
           if (json.is_object() && json.contains("error")) {

@@ -31,8 +31,8 @@ class ApiClient {
   absl::StatusOr<Json> Post(const std::string& path, const Json& body);
   absl::StatusOr<Json> Delete(const std::string& path);
 
-  // Server-sent events: `chunk` gets each as JSON; false from it closes the connection, which
-  // cancels the answer, and makes the call return Cancelled.
+  // Server-sent events: `chunk` gets each as JSON, and null now and then while there is none; false
+  // from it closes the connection, which cancels the answer, and makes the call return Cancelled.
   absl::Status PostStream(const std::string& path, const Json& body,
                           const std::function<bool(const Json& chunk)>& chunk);
 

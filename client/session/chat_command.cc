@@ -91,6 +91,7 @@ class Chat {
     char* typed = ::readline("> ");
     if (typed == nullptr) {
       std::printf("\n");
+      if (interrupted.exchange(false)) return "";  // Ctrl-C: the line is forgotten.
       return std::nullopt;
     }
     const std::string line = typed;
@@ -146,6 +147,7 @@ class Chat {
     };
     const absl::Status status =
         api_.PostStream("/v1/sessions/" + name_ + "/send", body, [&](const Json& chunk) {
+          if (chunk.is_null()) return !interrupted;
           if (chunk.contains("reprise")) cost = CostLine(chunk["reprise"]);
           for (const Json& choice : chunk["choices"]) {
             const Json delta = choice.value("delta", Json::object());

@@ -124,6 +124,7 @@ absl::StatusOr<Result> SendMessage(const Globals& globals, const SessionCommand&
   body["stream"] = true;
   std::string cost;
   RP_TRY(api->PostStream(path, body, [&](const Json& chunk) {
+    if (chunk.is_null()) return true;
     if (chunk.contains("reprise")) cost = CostLine(chunk["reprise"]);
     for (const Json& choice : chunk["choices"]) {
       const Json delta = choice.value("delta", Json::object());

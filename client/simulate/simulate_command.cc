@@ -1,4 +1,5 @@
 // `reprise simulate`: hit rates of a trace by definition, without a daemon.
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -7,6 +8,8 @@
 #include "client/cli/commands.h"
 #include "client/simulate/trace_blocks.h"
 #include "protocol/base/units.h"
+#include "protocol/record/record_layout.h"
+#include "storage/economics/lru_curve.h"
 
 namespace reprise::cli {
 namespace {
@@ -30,6 +33,8 @@ struct SimulateCommand {
   TraceOptions options;
   bool reference = false;
   bool window_reference = false;
+  bool curve = false;
+  std::string model = "v4.1-flash";
   bool partial_tails = false;
   std::string policy = "lru";
   uint64_t capacity_blocks = 0;
@@ -135,10 +140,47 @@ absl::StatusOr<Result> RunWindows(const SimulateCommand& command) {
   return result;
 }
 
+// All capacities in one pass, shown at steps of a quarter of a power of two.
+absl::StatusOr<Result> RunCurve(const SimulateCommand& command) {
+  RP_ASSIGN(const KvGeometry geometry, KvGeometry::Preset(command.model));
+  RP_ASSIGN(const RecordLayout layout, RecordLayout::For(geometry));
+  economics::LruCurve curve;
+  uint32_t block_tokens = 0;
+  RP_TRY(ForEachRequest(command.trace, command.options, command.partial_tails,
+                        [&](const BlockRequest& request, const TraceBlocks&) {
+                          block_tokens = request.block_tokens;
+                          curve.Add(request);
+                        }));
+  Result result;
+  result.json = {{"policy", "lru"},
+                 {"input_tokens", curve.input_tokens()},
+                 {"block_tokens", block_tokens},
+                 {"bytes_per_token", layout.bytes_per_token()},
+                 {"curve", Json::array()}};
+  const auto input = static_cast<double>(curve.input_tokens());
+  for (double step = 64;; step *= std::pow(2.0, 0.25)) {
+    const auto capacity = std::min<uint64_t>(static_cast<uint64_t>(step), curve.capacity_max());
+    const uint64_t hit = curve.HitTokens(capacity);
+    const uint64_t bytes = capacity * block_tokens * layout.bytes_per_token();
+    const double rate = input == 0 ? 0 : static_cast<double>(hit) / input;
+    result.json["curve"].push_back({{"capacity_blocks", capacity},
+                                    {"capacity_bytes", bytes},
+                                    {"hit_tokens", hit},
+                                    {"hit_rate", rate}});
+    char line[96];
+    std::snprintf(line, sizeof(line), "%12llu blocks %12s  %s\n",
+                  static_cast<unsigned long long>(capacity), FormatBytes(bytes).c_str(),
+                  Percent(rate).c_str());
+    result.text += line;
+    if (capacity == curve.capacity_max()) return result;
+  }
+}
+
 absl::StatusOr<Result> RunSimulate(const SimulateCommand& command) {
+  if (command.curve) return RunCurve(command);
   if (command.window_reference) return RunWindows(command);
   if (command.reference) return RunReference(command);
-  return InvalidArgument("give --reference or --window-reference");
+  return InvalidArgument("give --reference, --window-reference or --curve");
 }
 
 // ---- trace -------------------------------------------------------------------------------------
@@ -256,6 +298,9 @@ void AddSimulate(CLI::App* app, Globals* globals) {
                  "Last blocks that are not full count too");
   verb->add_flag("--window-reference", command->window_reference,
                  "Windows found and replayed by definition");
+  verb->add_flag("--curve", command->curve, "Hit rates of LRU caches of every size, in one pass");
+  verb->add_option("--model", command->model, "Whose bytes a token has: v4.1-flash or nano")
+      ->capture_default_str();
   verb->add_option_function<std::string>(
           "--window-ttl",
           [command](const std::string& text) { command->window_ttl_ns = *ParseDuration(text); },

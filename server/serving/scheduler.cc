@@ -234,14 +234,17 @@ void Scheduler::Run() {
       waiting_.clear();
     }
     RemoveEnded();
-    if (ending_ && active_.empty() && store_.outstanding() == 0) break;
+    if (ending_ && active_.empty()) break;
     RunShadow();
     Admit();
     Step();
     RemoveEnded();
     PublishState();
   }
-  queue_.Run();
+  store_.Close();
+  while (store_.outstanding() > 0) {  // Sent by others before it was closed.
+    if (!queue_.Run()) queue_.Wait(kIdleWait);
+  }
   PublishState();
 }
 

@@ -47,7 +47,7 @@ class Scheduler {
   void Cancel(uint64_t id);
   // Any thread. Cancels everything and takes nothing more; what was computed is still stored.
   void Stop();
-  // Stops, and waits for the thread. Nobody may use the store's port any more.
+  // Stops, and waits for the thread. The store's port is closed then.
   void Join();
 
   // Any thread. Names and sessions are left out.

@@ -14,6 +14,12 @@ namespace {
 // Work that starts on the entry shard and comes back to the queue. Deletes itself.
 class Job : public ShardCall {
  public:
+  // Comes back without having been sent.
+  void Refuse() {
+    SayNothing();
+    Tell();
+    delete this;
+  }
   void Send(Shard* entry, TaskQueue* queue, std::atomic<uint32_t>* outstanding) {
     queue_ = queue;
     outstanding_ = outstanding;
@@ -33,6 +39,7 @@ class Job : public ShardCall {
     });
   }
   virtual void Run(Shard& entry) = 0;  // Ends with Done.
+  virtual void SayNothing() {}         // Results as of a store that has nothing and takes nothing.
   virtual void Tell() = 0;             // On the queue's thread.
 
   TaskQueue* queue_ = nullptr;
@@ -51,6 +58,7 @@ struct LookupJob final : Job {
         &entry, std::as_bytes(std::span(keys)), static_cast<uint32_t>(keys.size()), name_space,
         [](void* self) { static_cast<LookupJob*>(self)->OnBlocks(); }, this);
   }
+  void SayNothing() override { residency.assign(keys.size(), StorePort::Residency::kAbsent); }
   void OnBlocks() {
     run_.ForEach([this](StorePort::Residency where) {
       residency.push_back(where);
@@ -97,6 +105,7 @@ struct ProbeJob final : Job {
     }
     OnCall();
   }
+  void SayNothing() override { bytes.assign(windows.size(), 0); }
   void OnCall() {
     if (--pending == 0) Done();
   }
@@ -115,6 +124,7 @@ struct AcquireJob final : Job {
         &entry, std::as_bytes(std::span(keys)), static_cast<uint32_t>(keys.size()), name_space,
         entry.now() + limit_ns, [](void* self) { static_cast<AcquireJob*>(self)->Done(); }, this);
   }
+  void SayNothing() override { run_.result().stopped_by = Outcome::kClosed; }
   void Tell() override {
     AcquireRun::Result& result = run_.result();
     done({std::move(result.slots), result.stopped_by, result.from_ssd});
@@ -186,6 +196,7 @@ struct PutWindowJob final : WindowJob {
                                   static_cast<uint32_t>(snapshot.size()), crc, owner.now());
     owner.ExpireWindowsSoon();
   }
+  void SayNothing() override { outcome = Outcome::kClosed; }
   void Tell() override { done(outcome); }
 };
 
@@ -217,6 +228,7 @@ struct PutJob final : Job {
     }
     Finish();
   }
+  void SayNothing() override { outcomes.assign(records.size(), Outcome::kClosed); }
   void OnCall(const PutCall& call) {
     call.ForEachOutcome([this](uint32_t index, Outcome outcome) { outcomes[index] = outcome; });
     Finish();
@@ -271,6 +283,7 @@ struct RemoveJob final : Job {
 
 template <typename Work>
 void StorePort::Send(Work* job) {
+  if (closed_) return static_cast<Job*>(job)->Refuse();
   static_cast<Job*>(job)->Send(entry_, queue_, &outstanding_);
 }
 

@@ -55,6 +55,8 @@ class StorePort {
   void Remove(const Namespace& name_space, std::vector<BlockKey> keys,
               std::function<void(uint64_t removed)> done);
 
+  // From now on calls come back at once, from the caller's thread, with nothing done.
+  void Close() { closed_ = true; }
   uint32_t outstanding() const { return outstanding_; }  // Calls that have not come back.
   uint32_t record_bytes() const { return entry_->facts().record_bytes; }
   Shard& entry() { return *entry_; }
@@ -66,6 +68,7 @@ class StorePort {
   Shard* entry_;
   TaskQueue* queue_;
   std::atomic<uint32_t> outstanding_ = 0;
+  std::atomic<bool> closed_ = false;
 };
 
 }  // namespace reprise::server

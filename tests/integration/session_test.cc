@@ -236,7 +236,9 @@ TEST_F(SessionTest, AClientThatVanishesFreesEverything) {
                            {"max_tokens", 20'000},
                            {"stream", true},
                            {"temperature", 1}},
-                          [&](const Body&) { return ++chunks < static_cast<uint32_t>(3 + i); });
+                          [&](const Body& chunk) {
+                            return chunk.is_null() || ++chunks < static_cast<uint32_t>(3 + i);
+                          });
     EXPECT_TRUE(status.code() == absl::StatusCode::kCancelled || status.ok()) << status;
   }
   EXPECT_TRUE(BecomesIdle()) << Serving().dump(2);

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "protocol/base/prng.h"
+#include "storage/economics/lru_curve.h"
 
 namespace reprise::economics {
 namespace {
@@ -163,6 +164,36 @@ TEST(Reference, BeladyIsItsPlainModelAndTheBest) {
     }
     EXPECT_GE(best, lru);
   }
+}
+
+TEST(LruCurve, IsTheCacheOfEveryCapacity) {
+  for (const uint64_t seed : {1u, 2u, 3u}) {
+    const auto chains = RandomChains(seed, 200);
+    LruCurve curve;
+    const auto request_of = [](const std::vector<uint32_t>& blocks, size_t i) {
+      // Some prompts end inside their last block.
+      const uint64_t tokens = blocks.size() * 10;
+      return BlockRequest{.input_tokens = i % 3 == 0 && tokens > 0 ? tokens - 4 : tokens,
+                          .block_tokens = 10,
+                          .blocks = blocks};
+    };
+    for (size_t i = 0; i < chains.size(); ++i) curve.Add(request_of(chains[i], i));
+    for (uint64_t capacity = 1; capacity <= curve.capacity_max() + 5; ++capacity) {
+      const auto cache = MakeReferenceCache(ReferencePolicy::kLru, capacity);
+      Tally tally;
+      for (size_t i = 0; i < chains.size(); ++i) {
+        const BlockRequest request = request_of(chains[i], i);
+        tally.Add(request, cache->Serve(request.blocks));
+      }
+      ASSERT_EQ(curve.HitTokens(capacity), tally.hit_tokens) << seed << " " << capacity;
+      ASSERT_EQ(curve.input_tokens(), tally.input_tokens);
+    }
+  }
+  LruCurve toy;
+  ForToy([&](const BlockRequest& request) { toy.Add(request); });
+  EXPECT_EQ(toy.HitTokens(3), 28u);
+  EXPECT_EQ(toy.HitTokens(4), 32u);
+  EXPECT_EQ(toy.HitTokens(1000), 40u);
 }
 
 TEST(Reference, WindowsByHand) {
