@@ -9,7 +9,7 @@
 namespace reprise {
 namespace {
 
-constexpr size_t kControlBodyBytes =
+constexpr size_t kHelloBodyBytes =
     16 * 1024;  // First read of a control reply; more follows as needed.
 
 absl::Status CheckHello(const wire::HelloReply& hello) {
@@ -61,7 +61,7 @@ absl::Status Client::Impl::Hello(Instant deadline) {
   request.set_staging_slots(ask_local ? options.staging_slots : 0);
   if (ask_local) channel.connection().KeepDescriptors();
   RP_ASSIGN(const Reply reply, channel.Call(wire::Opcode::kHello, request.SerializeAsString(), {},
-                                            kControlBodyBytes, deadline));
+                                            kHelloBodyBytes, deadline));
   const Descriptors received{channel.connection().TakeDescriptors()};
   if (!ParseBody(reply.body, &hello)) {
     return channel.Break(DataLoss("the daemon's hello cannot be read; use the same release"));
@@ -94,7 +94,7 @@ absl::StatusOr<uint32_t> Client::OpenNamespace(const Manifest& manifest) {
   request.set_manifest(EncodeManifest(manifest));
   RP_ASSIGN(const Reply reply,
             impl_->channel.Call(wire::Opcode::kOpenNamespace, request.SerializeAsString(), {},
-                                kControlBodyBytes, impl_->Deadline()));
+                                kHelloBodyBytes, impl_->Deadline()));
   wire::OpenNamespaceReply body;
   if (!ParseBody(reply.body, &body)) return DataLoss("open namespace: the reply cannot be read");
   if (reply.outcome() != Outcome::kOk) {

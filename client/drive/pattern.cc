@@ -11,7 +11,7 @@
 namespace reprise {
 namespace {
 
-constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;
+constexpr uint64_t kLaneStep = 0x9e3779b97f4a7c15u;
 constexpr size_t kLanes = 8;
 constexpr size_t kStride = kLanes * sizeof(uint64_t);
 
@@ -21,12 +21,12 @@ class PatternWords {
  public:
   explicit PatternWords(uint64_t seed) {
     const uint64_t start = Mix(seed);
-    for (size_t lane = 0; lane < kLanes; ++lane) state_[lane] = start + lane * kStep;
+    for (size_t lane = 0; lane < kLanes; ++lane) state_[lane] = start + lane * kLaneStep;
   }
   void Next(uint64_t* words) {
     for (size_t lane = 0; lane < kLanes; ++lane) {
       words[lane] = state_[lane] ^ (state_[lane] >> 29);
-      state_[lane] += kLanes * kStep;
+      state_[lane] += kLanes * kLaneStep;
     }
   }
 

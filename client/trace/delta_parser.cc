@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kLocalIdBits = 40;
 constexpr uint64_t kLocalIdMax = (uint64_t{1} << kLocalIdBits) - 1;
 constexpr int64_t kSessionMax = (int64_t{1} << (63 - kLocalIdBits)) - 1;
-constexpr int64_t kTimeMsMax = 4'000'000'000'000;
+constexpr int64_t kDeltaMsMax = 4'000'000'000'000;
 
 // Requests as changes to the session's previous one: memory of one request's ids a session.
 class DeltaParser final : public RowParser {
@@ -25,7 +25,7 @@ class DeltaParser final : public RowParser {
       RP_TRY(ParseHeader());
       return false;
     }
-    RP_ASSIGN(const int64_t time_ms, row_.Integer("t", 0, kTimeMsMax));
+    RP_ASSIGN(const int64_t time_ms, row_.Integer("t", 0, kDeltaMsMax));
     RP_ASSIGN(const int64_t session, row_.Integer("s", 0, kSessionMax));
     RP_ASSIGN(const int64_t input, row_.Integer("in", 1, kInputTokensMax));
     RP_ASSIGN(const int64_t output, row_.Integer("out", 0, kInputTokensMax));

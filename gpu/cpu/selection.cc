@@ -57,7 +57,7 @@ class Best {
 };
 
 // Rows of one part that are scored together, because they share the decoded keys.
-struct Task {
+struct ScoreTask {
   uint32_t part = 0;
   uint32_t row = 0;  // Within the part.
   uint32_t rows = 0;
@@ -76,7 +76,7 @@ class Selector {
   }
 
   void Run() {
-    std::vector<Task> tasks;
+    std::vector<ScoreTask> tasks;
     for (uint32_t part = 0; part < step_.parts.size(); ++part) {
       for (uint32_t row = 0; row < step_.parts[part].rows; row += kRowsOfTask) {
         tasks.push_back({part, row, std::min(kRowsOfTask, step_.parts[part].rows - row)});
@@ -88,10 +88,10 @@ class Selector {
 
  private:
   uint32_t Visible(uint32_t position) const { return (position + 1) / plan_.ratio; }
-  uint32_t PositionOf(const Task& task, uint32_t row) const {
+  uint32_t PositionOf(const ScoreTask& task, uint32_t row) const {
     return step_.parts[task.part].first + task.row + row;
   }
-  size_t RowOf(const Task& task, uint32_t row) const {
+  size_t RowOf(const ScoreTask& task, uint32_t row) const {
     return step_.parts[task.part].row + size_t{task.row} + row;
   }
 
@@ -150,7 +150,7 @@ class Selector {
     return (Visible(position) + config_.candidate_block_size - 1) / config_.candidate_block_size;
   }
 
-  void RunTask(const Task& task, uint32_t worker) {
+  void RunTask(const ScoreTask& task, uint32_t worker) {
     const bool pooled = plan_.reads_pool && step_.pool_words > 0;
     if (pooled) {
       for (uint32_t row = 0; row < task.rows; ++row) PickFromPool(task, row, worker);
@@ -181,7 +181,7 @@ class Selector {
 
   size_t TileFloats() const { return IndexTileBytes(config_.index_head_dim) / sizeof(float); }
 
-  void TakeAll(const Task& task, uint32_t row) {
+  void TakeAll(const ScoreTask& task, uint32_t row) {
     int32_t* selected = &step_.selected[RowOf(task, row) * config_.index_topk];
     const uint32_t visible = Visible(PositionOf(task, row));
     for (uint32_t i = 0; i < config_.index_topk; ++i) {
@@ -190,8 +190,8 @@ class Selector {
   }
 
   // scores[row * stride + i] of entries[i], for rows [row, row + rows) of the task.
-  void Score(const Task& task, uint32_t row, uint32_t rows, const uint32_t* entries, uint8_t* tile,
-             float* scores, size_t stride) {
+  void Score(const ScoreTask& task, uint32_t row, uint32_t rows, const uint32_t* entries,
+             uint8_t* tile, float* scores, size_t stride) {
     const SequenceMemory& memory = step_.parts[task.part].segment->memory;
     const size_t at = RowOf(task, row);
     const uint8_t* codes[kIndexEntries];
@@ -207,7 +207,7 @@ class Selector {
                                   config_.index_head_dim, rows, scores, stride);
   }
 
-  void FillPool(const Task& task, uint32_t row, const float* scores, Best* best) {
+  void FillPool(const ScoreTask& task, uint32_t row, const float* scores, Best* best) {
     const uint32_t blocks = BlocksOf(PositionOf(task, row));
     const uint32_t size = config_.candidate_block_size;
     best->Reset(config_.candidate_topk_blocks);
@@ -223,7 +223,7 @@ class Selector {
     }
   }
 
-  void Pick(const Task& task, uint32_t row, const float* scores, Best* best) {
+  void Pick(const ScoreTask& task, uint32_t row, const float* scores, Best* best) {
     const uint32_t visible = Visible(PositionOf(task, row));
     if (visible <= config_.index_topk) return TakeAll(task, row);
     best->Reset(config_.index_topk);
@@ -232,7 +232,7 @@ class Selector {
   }
 
   // Scores the row's candidates alone: their number does not grow with the text.
-  void PickFromPool(const Task& task, uint32_t row, uint32_t worker) {
+  void PickFromPool(const ScoreTask& task, uint32_t row, uint32_t worker) {
     const uint32_t visible = Visible(PositionOf(task, row));
     if (visible <= config_.index_topk) return TakeAll(task, row);
     const uint32_t size = config_.candidate_block_size;
@@ -259,7 +259,7 @@ class Selector {
     PutSelected(task, row, &best);
   }
 
-  void PutSelected(const Task& task, uint32_t row, Best* best) {
+  void PutSelected(const ScoreTask& task, uint32_t row, Best* best) {
     int32_t* selected = &step_.selected[RowOf(task, row) * config_.index_topk];
     std::fill_n(selected, config_.index_topk, -1);
     const std::vector<uint64_t>& ranks = best->Take();

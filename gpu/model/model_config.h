@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -116,6 +117,11 @@ struct ModelConfig {
   // equal configuration back; its SHA-256 may stand for the configuration.
   std::string ToJson() const;
 };
+
+// True when one of the lists of layers above has `layer`.
+inline bool Contains(const std::vector<uint32_t>& layers, uint32_t layer) {
+  return std::find(layers.begin(), layers.end(), layer) != layers.end();
+}
 
 // What Parse checks after reading: ranges, divisibility, lists that fit one another.
 absl::Status Validate(const ModelConfig& config);

@@ -12,10 +12,6 @@ namespace {
 constexpr uint32_t kMainGroup = 16;
 constexpr uint32_t kScaleGroup = 32;
 
-bool Contains(const std::vector<uint32_t>& layers, uint32_t layer) {
-  return std::find(layers.begin(), layers.end(), layer) != layers.end();
-}
-
 std::vector<LayerPlan> PlanLayers(const ModelConfig& config) {
   std::vector<LayerPlan> layers(config.layer_count + config.draft_stages);
   uint32_t kv_source = kNoLayer, index_source = kNoLayer;  // The last so far.

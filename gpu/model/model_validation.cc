@@ -68,10 +68,6 @@ class Checks {
   absl::Status status_;
 };
 
-bool Contains(const std::vector<uint32_t>& layers, uint32_t layer) {
-  return std::find(layers.begin(), layers.end(), layer) != layers.end();
-}
-
 std::string Entries(size_t count) { return "a list of " + std::to_string(count); }
 
 void CheckShape(const ModelConfig& c, Checks* checks) {

@@ -7,19 +7,18 @@
 
 #include "protocol/base/prng.h"
 #include "tests/storage/counting_new.h"
+#include "tests/storage/numbered_key.h"
 
 namespace reprise::storage {
 namespace {
 
 using testing::HasSubstr;
 
-std::unique_ptr<AdmissionPolicy> Make(std::string_view name, uint64_t capacity) {
+std::unique_ptr<AdmissionPolicy> MakeAdmission(std::string_view name, uint64_t capacity) {
   auto policy = MakeAdmissionPolicy(name, capacity);
   EXPECT_TRUE(policy.ok()) << policy.status();
   return *std::move(policy);
 }
-
-BlockKey Key(uint64_t number) { return {.low = number, .high = 0}; }
 
 TEST(AdmissionPolicy, UnknownNameListsTheKnownOnes) {
   for (const char* name : {"", "ALL", "lru"}) {
@@ -32,7 +31,7 @@ TEST(AdmissionPolicy, UnknownNameListsTheKnownOnes) {
 }
 
 TEST(AdmissionPolicy, AllAdmitsWhatItNeverSaw) {
-  const auto policy = Make("all", 0);
+  const auto policy = MakeAdmission("all", 0);
   EXPECT_TRUE(policy->Admit(Key(1)));
 }
 
@@ -44,7 +43,7 @@ TEST(TinyLfu, TooLargeACapacityIsRefusedWithAWayOut) {
 
 TEST(TinyLfu, SecondSightEnters) {
   for (const uint64_t capacity : {0u, 1u, 15u, 16u, 17u, 1000u}) {
-    const auto policy = Make("tinylfu", capacity);
+    const auto policy = MakeAdmission("tinylfu", capacity);
     EXPECT_FALSE(policy->Admit(Key(1)));
     policy->Record(Key(1));
     EXPECT_FALSE(policy->Admit(Key(1)));
@@ -55,13 +54,13 @@ TEST(TinyLfu, SecondSightEnters) {
 }
 
 TEST(TinyLfu, AdmitDoesNotCountAsASight) {
-  const auto policy = Make("tinylfu", 100);
+  const auto policy = MakeAdmission("tinylfu", 100);
   policy->Record(Key(1));
   for (int i = 0; i < 10; ++i) EXPECT_FALSE(policy->Admit(Key(1)));
 }
 
 TEST(TinyLfu, KeysThatDifferInEitherHalfAreTwo) {
-  const auto policy = Make("tinylfu", 100);
+  const auto policy = MakeAdmission("tinylfu", 100);
   for (int i = 0; i < 2; ++i) policy->Record({.low = 5, .high = 9});
   EXPECT_TRUE(policy->Admit({.low = 5, .high = 9}));
   EXPECT_FALSE(policy->Admit({.low = 9, .high = 5}));
@@ -70,7 +69,7 @@ TEST(TinyLfu, KeysThatDifferInEitherHalfAreTwo) {
 
 TEST(TinyLfu, OneHitWondersAreRefused) {
   constexpr uint64_t kCapacity = 1000;
-  const auto policy = Make("tinylfu", kCapacity);
+  const auto policy = MakeAdmission("tinylfu", kCapacity);
   uint32_t admitted = 0;
   constexpr uint32_t kWonders = 50'000;
   for (uint32_t i = 0; i < kWonders; ++i) {
@@ -84,7 +83,7 @@ TEST(TinyLfu, OneHitWondersAreRefused) {
 // not.
 TEST(TinyLfu, OneHitWondersAreRefusedBesideAFullWorkingSet) {
   constexpr uint64_t kCapacity = 10'000;
-  const auto policy = Make("tinylfu", kCapacity);
+  const auto policy = MakeAdmission("tinylfu", kCapacity);
   for (int round = 0; round < 4; ++round) {
     for (uint64_t i = 0; i < kCapacity; ++i) policy->Record(Key(i));
   }
@@ -100,7 +99,7 @@ TEST(TinyLfu, OneHitWondersAreRefusedBesideAFullWorkingSet) {
 
 TEST(TinyLfu, AgingForgets) {
   constexpr uint64_t kCapacity = 100;
-  const auto policy = Make("tinylfu", kCapacity);
+  const auto policy = MakeAdmission("tinylfu", kCapacity);
   policy->Record(Key(1));
   policy->Record(Key(1));
   for (int i = 0; i < 10; ++i) policy->Record(Key(2));
@@ -128,7 +127,7 @@ TEST(TinyLfu, AgingForgetsEachKeyOnItsOwn) {
   };
   constexpr uint64_t kCapacity = 10'000;
   for (const Case c : {Case{3, 1}, Case{9, 4}}) {
-    const auto policy = Make("tinylfu", kCapacity);
+    const auto policy = MakeAdmission("tinylfu", kCapacity);
     uint64_t records = 0;
     for (int sight = 0; sight < c.sights; ++sight) {
       for (uint64_t i = 0; i < kCapacity; ++i, ++records) policy->Record(Key(i));
@@ -144,7 +143,7 @@ TEST(TinyLfu, AgingForgetsEachKeyOnItsOwn) {
 
 TEST(TinyLfu, ManyFirstSightsAgeSooner) {
   constexpr uint64_t kCapacity = 1000;
-  const auto policy = Make("tinylfu", kCapacity);
+  const auto policy = MakeAdmission("tinylfu", kCapacity);
   policy->Record(Key(1));
   policy->Record(Key(1));
   for (uint64_t i = 0; i < 2 * kCapacity + 200; ++i) policy->Record(Key(1'000'000 + i));
@@ -152,7 +151,7 @@ TEST(TinyLfu, ManyFirstSightsAgeSooner) {
 }
 
 TEST(TinyLfu, CountsDoNotOverflow) {
-  const auto policy = Make("tinylfu", 1'000'000);
+  const auto policy = MakeAdmission("tinylfu", 1'000'000);
   for (int i = 0; i < 1000; ++i) {
     policy->Record(Key(1));
     ASSERT_EQ(policy->Admit(Key(1)), i > 0) << i;
@@ -163,7 +162,7 @@ TEST(TinyLfu, CountsDoNotOverflow) {
 TEST(TinyLfu, MemoryIsFourBytesABlockAndFixed) {
   constexpr uint64_t kCapacity = 1'000'000;
   const size_t before = AllocatedBytes();
-  const auto policy = Make("tinylfu", kCapacity);
+  const auto policy = MakeAdmission("tinylfu", kCapacity);
   const size_t constructed = AllocatedBytes();
   EXPECT_LE(constructed - before, 4 * kCapacity + 4096);
   Prng random(3);

@@ -12,6 +12,7 @@
 
 #include "protocol/base/prng.h"
 #include "tests/storage/counting_new.h"
+#include "tests/storage/numbered_key.h"
 
 namespace reprise::storage {
 namespace {
@@ -19,13 +20,11 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::unique_ptr<EvictionPolicy> Make(std::string_view name, uint32_t capacity) {
+std::unique_ptr<EvictionPolicy> MakeEviction(std::string_view name, uint32_t capacity) {
   auto policy = MakeEvictionPolicy(name, capacity);
   EXPECT_TRUE(policy.ok()) << policy.status();
   return *std::move(policy);
 }
-
-BlockKey Key(uint64_t number) { return {.low = number, .high = 0}; }
 
 // Evicts everything that is tracked.
 std::vector<uint32_t> Drain(EvictionPolicy* policy) {
@@ -39,7 +38,7 @@ std::vector<uint32_t> Drain(EvictionPolicy* policy) {
 // residence.
 class TinyCache {
  public:
-  TinyCache(std::string_view name, uint32_t capacity) : policy_(Make(name, capacity)) {
+  TinyCache(std::string_view name, uint32_t capacity) : policy_(MakeEviction(name, capacity)) {
     for (uint32_t id = capacity; id > 0; --id) free_.push_back(id - 1);
   }
   bool Request(uint64_t block) {
@@ -84,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(, EveryPolicy, testing::Values("fifo", "lru", "s3fifo")
 
 TEST_P(EveryPolicy, EvictsNothingWhenNothingIsTracked) {
   for (const uint32_t capacity : {0u, 1u, 2u, 9u, 10u, 11u}) {
-    const auto policy = Make(GetParam(), capacity);
+    const auto policy = MakeEviction(GetParam(), capacity);
     EXPECT_EQ(policy->tracked(), 0u);
     EXPECT_EQ(policy->Evict(), EvictionPolicy::kNoVictim);
   }
@@ -92,7 +91,7 @@ TEST_P(EveryPolicy, EvictsNothingWhenNothingIsTracked) {
 
 TEST_P(EveryPolicy, UntouchedIdsLeaveInOrderOfTrack) {
   for (const uint32_t capacity : {1u, 2u, 9u, 10u, 11u, 100u}) {
-    const auto policy = Make(GetParam(), capacity);
+    const auto policy = MakeEviction(GetParam(), capacity);
     std::vector<uint32_t> order(capacity);
     for (uint32_t i = 0; i < capacity; ++i) {
       order[i] = capacity - 1 - i;
@@ -104,7 +103,7 @@ TEST_P(EveryPolicy, UntouchedIdsLeaveInOrderOfTrack) {
 }
 
 TEST_P(EveryPolicy, SetAsideIsNeverEvictedAndKeepsItsPlace) {
-  const auto policy = Make(GetParam(), 4);
+  const auto policy = MakeEviction(GetParam(), 4);
   for (uint32_t id = 0; id < 4; ++id) policy->Track(id, Key(id));
   policy->Untrack(1);
   EXPECT_EQ(policy->tracked(), 3u);
@@ -120,7 +119,7 @@ TEST_P(EveryPolicy, SetAsideIsNeverEvictedAndKeepsItsPlace) {
 }
 
 TEST_P(EveryPolicy, ABlockWhoseTurnCameWhileSetAsideIsNextToLeave) {
-  const auto policy = Make(GetParam(), 4);
+  const auto policy = MakeEviction(GetParam(), 4);
   for (uint32_t id = 0; id < 4; ++id) policy->Track(id, Key(id));
   policy->Untrack(0);
   EXPECT_EQ(policy->Evict(), 1u);
@@ -130,7 +129,7 @@ TEST_P(EveryPolicy, ABlockWhoseTurnCameWhileSetAsideIsNextToLeave) {
 }
 
 TEST_P(EveryPolicy, ANewBlockInAnIdThatWasSetAsideIsANewcomer) {
-  const auto policy = Make(GetParam(), 3);
+  const auto policy = MakeEviction(GetParam(), 3);
   for (const bool again : {false, true}) {
     for (uint32_t id = 0; id < 3; ++id) policy->Track(id, Key(id));
     for (int i = 0; i < 3; ++i) policy->Touch(0);
@@ -145,7 +144,7 @@ TEST_P(EveryPolicy, ANewBlockInAnIdThatWasSetAsideIsANewcomer) {
 }
 
 TEST_P(EveryPolicy, TrackAgainOfAnIdNeverSeenIsTrack) {
-  const auto policy = Make(GetParam(), 2);
+  const auto policy = MakeEviction(GetParam(), 2);
   policy->TrackAgain(1, Key(1));
   policy->TrackAgain(0, Key(0));
   EXPECT_THAT(Drain(policy.get()), ElementsAre(1, 0));
@@ -157,7 +156,7 @@ TEST_P(EveryPolicy, RandomCallsNeverLoseAnId) {
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   Prng random(kSeed);
   for (const uint32_t capacity : {1u, 3u, 10u, 64u}) {
-    const auto policy = Make(GetParam(), capacity);
+    const auto policy = MakeEviction(GetParam(), capacity);
     enum State { kFree, kTracked, kAside };
     std::vector<State> states(capacity, kFree);
     std::vector<uint64_t> keys(capacity);
@@ -201,7 +200,7 @@ TEST_P(EveryPolicy, RandomCallsNeverLoseAnId) {
 TEST_P(EveryPolicy, MemoryIsFixedAtConstruction) {
   constexpr uint32_t kCapacity = 100'000;
   const size_t before = AllocatedBytes();
-  const auto policy = Make(GetParam(), kCapacity);
+  const auto policy = MakeEviction(GetParam(), kCapacity);
   const size_t constructed = AllocatedBytes();
   const bool has_ghosts = std::string(GetParam()) == "s3fifo";
   EXPECT_LE(constructed - before, kCapacity * (has_ghosts ? 32 : 16) + 1024);
@@ -214,7 +213,7 @@ TEST_P(EveryPolicy, MemoryIsFixedAtConstruction) {
 }
 
 TEST_P(EveryPolicy, MisuseIsCaught) {
-  const auto policy = Make(GetParam(), 2);
+  const auto policy = MakeEviction(GetParam(), 2);
   policy->Track(0, Key(0));
   EXPECT_DEATH(policy->Track(0, Key(0)), "check failed");
   EXPECT_DEATH(policy->Track(2, Key(0)), "check failed");
@@ -223,14 +222,14 @@ TEST_P(EveryPolicy, MisuseIsCaught) {
 }
 
 TEST(Fifo, HitsChangeNothing) {
-  const auto policy = Make("fifo", 3);
+  const auto policy = MakeEviction("fifo", 3);
   for (uint32_t id = 0; id < 3; ++id) policy->Track(id, Key(id));
   for (int i = 0; i < 10; ++i) policy->Touch(0);
   EXPECT_THAT(Drain(policy.get()), ElementsAre(0, 1, 2));
 }
 
 TEST(Lru, AHitMakesTheNewest) {
-  const auto policy = Make("lru", 3);
+  const auto policy = MakeEviction("lru", 3);
   for (uint32_t id = 0; id < 3; ++id) policy->Track(id, Key(id));
   policy->Touch(0);
   policy->Touch(2);
@@ -239,7 +238,7 @@ TEST(Lru, AHitMakesTheNewest) {
 }
 
 TEST(Lru, AHitWhileSetAsideCounts) {
-  const auto policy = Make("lru", 3);
+  const auto policy = MakeEviction("lru", 3);
   for (uint32_t id = 0; id < 3; ++id) policy->Track(id, Key(id));
   policy->Untrack(0);
   policy->Untrack(1);
@@ -257,7 +256,7 @@ TEST(Lru, AgreesWithANaiveOne) {
   constexpr uint32_t kCapacity = 50;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   Prng random(kSeed);
-  const auto policy = Make("lru", kCapacity);
+  const auto policy = MakeEviction("lru", kCapacity);
   std::list<uint32_t> order;  // Tracked, oldest first.
   for (int step = 0; step < 10'000; ++step) {
     const auto id = static_cast<uint32_t>(random.Below(kCapacity));
@@ -305,7 +304,7 @@ TEST(ToyTrace, HitTokensAreThoseWorkedOutByHand) {
   };
   for (const Case& c :
        {Case{"lru", 100, 40}, Case{"lru", 4, 32}, Case{"lru", 3, 28}, Case{"fifo", 4, 24}}) {
-    const auto policy = Make(c.policy, 9);
+    const auto policy = MakeEviction(c.policy, 9);
     std::set<uint32_t> resident;
     uint32_t hit_tokens = 0;
     for (const std::vector<uint32_t>& blocks : requests) {
@@ -327,7 +326,7 @@ TEST(ToyTrace, HitTokensAreThoseWorkedOutByHand) {
 }
 
 TEST(S3Fifo, TwoHitsMoveANewcomerToTheMainQueue) {
-  const auto policy = Make("s3fifo", 10);
+  const auto policy = MakeEviction("s3fifo", 10);
   for (uint32_t id = 0; id < 4; ++id) policy->Track(id, Key(id));
   policy->Touch(0);  // Once: leaves.
   policy->Touch(1);
@@ -339,7 +338,7 @@ TEST(S3Fifo, TwoHitsMoveANewcomerToTheMainQueue) {
 }
 
 TEST(S3Fifo, HitsInTheSmallQueueAreSpentByTheMove) {
-  const auto policy = Make("s3fifo", 10);
+  const auto policy = MakeEviction("s3fifo", 10);
   policy->Track(0, Key(0));
   for (int hits = 0; hits < 3; ++hits) policy->Touch(0);
   policy->Track(1, Key(1));
@@ -349,7 +348,7 @@ TEST(S3Fifo, HitsInTheSmallQueueAreSpentByTheMove) {
 }
 
 TEST(S3Fifo, WhatReturnsSoonGoesToTheMainQueue) {
-  const auto policy = Make("s3fifo", 10);
+  const auto policy = MakeEviction("s3fifo", 10);
   policy->Track(0, Key(100));
   EXPECT_EQ(policy->Evict(), 0u);
   policy->Track(0, Key(100));  // The ghost memory knows it.
@@ -360,7 +359,7 @@ TEST(S3Fifo, WhatReturnsSoonGoesToTheMainQueue) {
 // The ghost memory holds the newest 9 of what left a cache of 10.
 TEST(S3Fifo, TheGhostMemoryIsAsLongAsTheMainQueue) {
   for (const uint64_t departed : {1u, 8u, 9u, 10u, 30u}) {
-    const auto policy = Make("s3fifo", 10);
+    const auto policy = MakeEviction("s3fifo", 10);
     for (uint64_t block = 0; block < departed; ++block) {
       policy->Track(0, Key(block));
       EXPECT_EQ(policy->Evict(), 0u);
@@ -372,7 +371,7 @@ TEST(S3Fifo, TheGhostMemoryIsAsLongAsTheMainQueue) {
 }
 
 TEST(S3Fifo, MainQueueGivesAnotherRoundForEachHit) {
-  const auto policy = Make("s3fifo", 10);
+  const auto policy = MakeEviction("s3fifo", 10);
   for (uint32_t id = 0; id < 3; ++id) {  // Into the main queue, by way of the ghost memory.
     policy->Track(id, Key(id));
     EXPECT_EQ(policy->Evict(), id);
@@ -387,7 +386,7 @@ TEST(S3Fifo, MainQueueGivesAnotherRoundForEachHit) {
 }
 
 TEST(S3Fifo, SettingAsideKeepsQueueAndFrequency) {
-  const auto policy = Make("s3fifo", 10);
+  const auto policy = MakeEviction("s3fifo", 10);
   for (uint32_t id = 0; id < 3; ++id) policy->Track(id, Key(id));
   policy->Touch(0);
   policy->Untrack(0);

@@ -14,11 +14,11 @@ namespace reprise::storage {
 namespace {
 
 using Use = SlotPool::Use;
-constexpr uint32_t kFirst = 100;
+constexpr uint32_t kFirstOfPool = 100;
 
 TEST(SlotPool, HandsOutEachSlotOnceWithinBudgets) {
-  VectorMemory memory(kFirst, 5, 8);
-  SlotPool pool(&memory, kFirst, 3, 2);
+  VectorMemory memory(kFirstOfPool, 5, 8);
+  SlotPool pool(&memory, kFirstOfPool, 3, 2);
   std::set<uint32_t> slots;
   for (int i = 0; i < 3; ++i) slots.insert(pool.Allocate(Use::kBlock));
   EXPECT_EQ(pool.Allocate(Use::kBlock), SlotPool::kNone);  // Window slots are free, and stay so.
@@ -30,18 +30,18 @@ TEST(SlotPool, HandsOutEachSlotOnceWithinBudgets) {
 }
 
 TEST(SlotPool, AnEmptyBudgetGivesNothing) {
-  VectorMemory memory(kFirst, 1, 8);
-  SlotPool pool(&memory, kFirst, 1, 0);
+  VectorMemory memory(kFirstOfPool, 1, 8);
+  SlotPool pool(&memory, kFirstOfPool, 1, 0);
   EXPECT_EQ(pool.Allocate(Use::kWindow), SlotPool::kNone);
-  EXPECT_EQ(pool.Allocate(Use::kBlock), kFirst);
-  SlotPool nothing(&memory, kFirst, 0, 0);
+  EXPECT_EQ(pool.Allocate(Use::kBlock), kFirstOfPool);
+  SlotPool nothing(&memory, kFirstOfPool, 0, 0);
   EXPECT_EQ(nothing.Allocate(Use::kBlock), SlotPool::kNone);
   EXPECT_EQ(nothing.total(), 0u);
 }
 
 TEST(SlotPool, FreeingRaisesTheGenerationBeforeReuse) {
-  VectorMemory memory(kFirst, 1, 8);
-  SlotPool pool(&memory, kFirst, 1, 0);
+  VectorMemory memory(kFirstOfPool, 1, 8);
+  SlotPool pool(&memory, kFirstOfPool, 1, 0);
   const uint32_t slot = pool.Allocate(Use::kBlock);
   const uint32_t generation = pool.generation(slot);
   pool.set_key(slot, {.low = 1, .high = 2});
@@ -57,8 +57,8 @@ TEST(SlotPool, FreeingRaisesTheGenerationBeforeReuse) {
 }
 
 TEST(SlotPool, MisuseIsCaught) {
-  VectorMemory memory(kFirst, 2, 8);
-  SlotPool pool(&memory, kFirst, 2, 0);
+  VectorMemory memory(kFirstOfPool, 2, 8);
+  SlotPool pool(&memory, kFirstOfPool, 2, 0);
   const uint32_t slot = pool.Allocate(Use::kBlock);
   EXPECT_DEATH(pool.Unpin(slot), "check failed");
   pool.Pin(slot);
@@ -66,8 +66,8 @@ TEST(SlotPool, MisuseIsCaught) {
   EXPECT_EQ(pool.Unpin(slot), 0u);
   pool.Free(slot);
   EXPECT_DEATH(pool.Free(slot), "check failed");
-  EXPECT_DEATH(pool.pins(kFirst - 1), "check failed");
-  EXPECT_DEATH(pool.pins(kFirst + 2), "check failed");
+  EXPECT_DEATH(pool.pins(kFirstOfPool - 1), "check failed");
+  EXPECT_DEATH(pool.pins(kFirstOfPool + 2), "check failed");
 }
 
 TEST(SlotPool, AgreesWithAModel) {
@@ -81,12 +81,12 @@ TEST(SlotPool, AgreesWithAModel) {
     uint32_t pins = 0;
   };
   Prng random(kSeed);
-  VectorMemory memory(kFirst, kBlocks + kWindows, 16);
-  SlotPool pool(&memory, kFirst, kBlocks, kWindows);
+  VectorMemory memory(kFirstOfPool, kBlocks + kWindows, 16);
+  SlotPool pool(&memory, kFirstOfPool, kBlocks, kWindows);
   std::map<uint32_t, Held> held;
   std::map<uint32_t, uint32_t> freed_count;
   for (int step = 0; step < 20'000; ++step) {
-    const auto slot = static_cast<uint32_t>(kFirst + random.Below(kBlocks + kWindows));
+    const auto slot = static_cast<uint32_t>(kFirstOfPool + random.Below(kBlocks + kWindows));
     const auto found = held.find(slot);
     switch (random.Below(4)) {
       case 0: {
@@ -126,7 +126,7 @@ TEST(SlotPool, AgreesWithAModel) {
     }
     ASSERT_EQ(pool.pinned(), pinned);
     ASSERT_EQ(pool.used(Use::kBlock) + pool.used(Use::kWindow), held.size());
-    for (uint32_t i = kFirst; i < kFirst + pool.total(); ++i) {
+    for (uint32_t i = kFirstOfPool; i < kFirstOfPool + pool.total(); ++i) {
       ASSERT_EQ(pool.generation(i), freed_count[i]);
     }
   }

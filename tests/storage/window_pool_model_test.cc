@@ -15,8 +15,8 @@
 namespace reprise::storage {
 namespace {
 
-constexpr uint32_t kFirst = 1000;
-constexpr uint32_t kSlotBytes = 64;
+constexpr uint32_t kModelFirst = 1000;
+constexpr uint32_t kModelSlotBytes = 64;
 
 struct Limits {
   const char* name;
@@ -44,7 +44,9 @@ struct Model {
     Instant last_use = 0;
     std::vector<std::byte> contents;
     std::vector<WindowPool::View> leases;
-    uint32_t slots() const { return static_cast<uint32_t>(DivideUp(contents.size(), kSlotBytes)); }
+    uint32_t slots() const {
+      return static_cast<uint32_t>(DivideUp(contents.size(), kModelSlotBytes));
+    }
   };
   using List = std::list<Snapshot>;
 
@@ -163,7 +165,7 @@ class WindowPoolModel : public testing::TestWithParam<Limits> {
   void Put() {
     const Name name = RandomName();
     const uint64_t session = random_.Below(4);
-    std::vector<std::byte> contents(1 + random_.Below(4 * kSlotBytes));
+    std::vector<std::byte> contents(1 + random_.Below(4 * kModelSlotBytes));
     for (std::byte& byte : contents) byte = static_cast<std::byte>(random_.Next());
     const bool damaged = random_.Chance(50);
     const ConstBytes whole = contents;
@@ -290,8 +292,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(WindowPoolModel, RandomCallsAgreeWithTheModel) {
   SCOPED_TRACE("seed " + std::to_string(kSeed));
-  memory_ = std::make_unique<VectorMemory>(kFirst, GetParam().window_slots + 1, kSlotBytes);
-  slots_ = std::make_unique<SlotPool>(memory_.get(), kFirst, 1, GetParam().window_slots);
+  memory_ =
+      std::make_unique<VectorMemory>(kModelFirst, GetParam().window_slots + 1, kModelSlotBytes);
+  slots_ = std::make_unique<SlotPool>(memory_.get(), kModelFirst, 1, GetParam().window_slots);
   pool_ = std::make_unique<WindowPool>(
       WindowPool::Options{.ttl_ns = kTtl,
                           .positions_per_session = GetParam().positions_per_session,
