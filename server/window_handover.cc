@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -68,12 +67,10 @@ absl::Status WindowHandover::Begin(Instant now) {
   return absl::OkStatus();
 }
 
-absl::Status WindowHandover::Append(const Shard& shard, const NamespaceTable& namespaces,
-                                    Instant now) {
+absl::Status WindowHandover::Append(Shard& shard, const NamespaceTable& namespaces, Instant now) {
   const auto known = namespaces.List();
   bool written = true;
-  auto& self = const_cast<Shard&>(shard);  // Only read.
-  self.windows().ForEach(now, [&](const storage::WindowPool::Stored& stored) {
+  shard.windows().ForEach(now, [&](const storage::WindowPool::Stored& stored) {
     if (!written || stored.name_space >= known.size()) return;
     const Entry entry{.name_space = KeyOf(known[stored.name_space].name_space),
                       .key = stored.key,
@@ -89,7 +86,6 @@ absl::Status WindowHandover::Append(const Shard& shard, const NamespaceTable& na
       left -= piece.size();
       written = written && WriteAll(fd_, piece);
     }
-    ++count_;
   });
   return written ? absl::OkStatus() : ErrnoStatus(errno, "writing windows to " + path_);
 }

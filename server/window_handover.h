@@ -23,7 +23,7 @@ class WindowHandover {
 
   // One shard after the other: on its own thread, or while it does not run.
   absl::Status Begin(Instant now);
-  absl::Status Append(const Shard& shard, const NamespaceTable& namespaces, Instant now);
+  absl::Status Append(Shard& shard, const NamespaceTable& namespaces, Instant now);
   absl::Status Finish();  // Until then the next start finds nothing.
 
   // Puts what the file has into the shards, which must not run. Removes the file. Returns how many.
@@ -36,7 +36,6 @@ class WindowHandover {
   std::array<std::byte, 16> uuid_;
   std::string path_;
   int fd_ = -1;
-  uint32_t count_ = 0;
 };
 
 }  // namespace reprise::server

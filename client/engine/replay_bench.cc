@@ -111,11 +111,7 @@ void Add(const Rows& exact, const Rows& rows, std::span<const TokenId> rest, Rep
   bool all_right = true;
   for (size_t i = 0; i < rows.size(); ++i) {
     bits -= engine::LogProbability(rows[i], rest[i]) / std::log(2.0);
-    double row_kl = 0;
-    for (size_t v = 0; v < rows[i].size(); ++v) {
-      const double p = engine::LogProbability(exact[i], static_cast<TokenId>(v));
-      row_kl += std::exp(p) * (p - engine::LogProbability(rows[i], static_cast<TokenId>(v)));
-    }
+    const double row_kl = engine::KlNats(exact[i], rows[i]);
     kl += row_kl;
     sums->kl_max = std::max(sums->kl_max, row_kl);
     const TokenId likeliest = engine::LikeliestToken(rows[i]);

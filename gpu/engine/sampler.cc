@@ -69,11 +69,25 @@ TokenId Sampler::Choose(std::span<const float> logits, uint64_t position) const 
   return static_cast<TokenId>(token);
 }
 
-double LogProbability(std::span<const float> logits, TokenId token) {
+double LogSumExp(std::span<const float> logits) {
   const double top = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float logit : logits) sum += std::exp(logit - top);
-  return logits[static_cast<size_t>(token)] - top - std::log(sum);
+  return top + std::log(sum);
+}
+
+double LogProbability(std::span<const float> logits, TokenId token) {
+  return logits[static_cast<size_t>(token)] - LogSumExp(logits);
+}
+
+double KlNats(std::span<const float> exact, std::span<const float> other) {
+  const double exact_sum = LogSumExp(exact), other_sum = LogSumExp(other);
+  double kl = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double p = exact[i] - exact_sum;
+    kl += std::exp(p) * (p - (other[i] - other_sum));
+  }
+  return kl;
 }
 
 }  // namespace reprise::engine

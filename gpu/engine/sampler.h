@@ -40,7 +40,11 @@ class Sampler {
   SamplingOptions options_;
 };
 
-// Natural logarithm of a token's softmax probability.
+// The logarithm of a softmax's denominator: logits[i] less this is token i's log-probability.
+// Natural logarithms, like the others here.
+double LogSumExp(std::span<const float> logits);
 double LogProbability(std::span<const float> logits, TokenId token);
+// Kullback-Leibler divergence of the softmax of `other` from that of `exact`, in nats. Of one size.
+double KlNats(std::span<const float> exact, std::span<const float> other);
 
 }  // namespace reprise::engine

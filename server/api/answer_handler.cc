@@ -203,16 +203,6 @@ std::shared_ptr<GenerationRequest> RequestFor(const Backend& backend, const Answ
   return request;
 }
 
-bool KnownModel(ApiCall* call, const std::string& model) {
-  if (model == call->backend->model_name()) return true;
-  call->Refuse(ApiError{.status = 404,
-                        .message = "there is no model \"" + model + "\"; this daemon serves " +
-                                   call->backend->model_name(),
-                        .param = "model",
-                        .code = "model_not_found"});
-  return false;
-}
-
 }  // namespace
 
 bool RunAnswer(ApiCall* call, AnswerJob job) {
@@ -265,7 +255,7 @@ void HandleCompletion(ApiCall* call) {
   CompletionRequest parsed;
   if (!call->ReadJson(&json)) return;
   if (const auto problem = ParseCompletion(json, &parsed)) return call->Refuse(*problem);
-  if (!KnownModel(call, parsed.model)) return;
+  if (!call->CheckModel(parsed.model)) return;
   AnswerJob job{.kind = OpenAiResponse::Kind::kCompletion, .options = parsed.options};
   const engine::Tokenizer& tokenizer = *call->backend->model().tokenizer;
   if (parsed.tokens.empty()) {
@@ -288,7 +278,7 @@ void HandleChat(ApiCall* call) {
   ChatRequest parsed;
   if (!call->ReadJson(&json)) return;
   if (const auto problem = ParseChat(json, &parsed)) return call->Refuse(*problem);
-  if (!KnownModel(call, parsed.model)) return;
+  if (!call->CheckModel(parsed.model)) return;
   auto prompt = call->backend->format().Encode(parsed.messages, parsed.chat);
   if (!prompt.ok()) return call->Refuse(prompt.status());
   RunAnswer(call, {.kind = OpenAiResponse::Kind::kChat,

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <iterator>
 #include <numeric>
 #include <utility>
+
+#include "gpu/engine/sampler.h"
 
 namespace reprise::server {
 
@@ -79,10 +80,7 @@ void AnswerStream::OnPrompt(const RequestReport& report) {
 }
 
 TokenLogprobs AnswerStream::LogprobsOf(TokenId token, std::span<const float> logits) const {
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - top);
-  const double offset = top + std::log(sum);
+  const double offset = engine::LogSumExp(logits);
   const auto chance = [&](TokenId id) {
     return TokenChance{id, tokenizer_->Piece(id, true), logits[static_cast<size_t>(id)] - offset};
   };

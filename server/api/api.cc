@@ -42,12 +42,7 @@ void HandleModels(ApiCall* call) {
 }
 
 void HandleModel(ApiCall* call, const std::string& name) {
-  if (name == call->backend->model_name()) return call->Answer(ModelJson(*call->backend));
-  call->Refuse(ApiError{.status = 404,
-                        .message = "there is no model \"" + name + "\"; this daemon serves " +
-                                   call->backend->model_name(),
-                        .param = "model",
-                        .code = "model_not_found"});
+  if (call->CheckModel(name)) call->Answer(ModelJson(*call->backend));
 }
 
 // A page of another site may make a browser send requests here; it says so in Origin.
@@ -81,6 +76,16 @@ bool ApiCall::ReadJson(Json* json) {
     return false;
   }
   return true;
+}
+
+bool ApiCall::CheckModel(const std::string& model) {
+  if (model == backend->model_name()) return true;
+  Refuse(ApiError{
+      .status = 404,
+      .message = "there is no model \"" + model + "\"; this daemon serves " + backend->model_name(),
+      .param = "model",
+      .code = "model_not_found"});
+  return false;
 }
 
 absl::StatusOr<std::unique_ptr<Api>> Api::Create(const Options& options) {

@@ -35,6 +35,8 @@ struct ApiCall {
 
   // The body as JSON; false: it was refused.
   bool ReadJson(nlohmann::ordered_json* json);
+  // False: the daemon serves another one, and it was refused.
+  bool CheckModel(const std::string& model);
 };
 
 }  // namespace reprise::server

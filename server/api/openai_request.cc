@@ -4,13 +4,14 @@
 #include <limits>
 #include <utility>
 
+#include "server/serving/request.h"
+
 namespace reprise::server {
 namespace {
 
 using Json = nlohmann::ordered_json;
 using Problem = std::optional<ApiError>;
 
-constexpr uint32_t kChoicesMax = 16;
 constexpr uint32_t kTopLogprobsMax = 20;
 constexpr size_t kStopsMax = 16;
 

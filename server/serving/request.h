@@ -14,6 +14,8 @@
 
 namespace reprise::server {
 
+constexpr uint32_t kChoicesMax = 16;  // Answers to one prompt.
+
 // What somebody wants generated. Immutable once submitted.
 struct GenerationRequest {
   Connection::OpenNamespace name_space;

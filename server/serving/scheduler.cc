@@ -1,34 +1,18 @@
 #include "server/serving/scheduler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 
+#include "gpu/engine/sampler.h"
 #include "server/log.h"
 
 namespace reprise::server {
 namespace {
 
 constexpr Nanos kIdleWait = 100 * kMillisecond;
-constexpr uint32_t kChoicesMax = 16;
 constexpr size_t kShadowTokensMax = 32;  // Of an answer that are compared.
 constexpr size_t kShadowsWaitingMax = 4;
-
-std::vector<double> LogSoftmax(std::span<const float> logits) {
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - top);
-  std::vector<double> out(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) out[i] = logits[i] - top - std::log(sum);
-  return out;
-}
-
-double KlNats(const std::vector<double>& p, const std::vector<double>& q) {
-  double sum = 0;
-  for (size_t i = 0; i < p.size(); ++i) sum += std::exp(p[i]) * (p[i] - q[i]);
-  return sum;
-}
 
 }  // namespace
 
@@ -87,7 +71,7 @@ class Scheduler::ShadowEvents final : public RequestEvents {
     const std::vector<float>& replayed = shadow_->logits[compared_++];
     ServingCounters& counters = scheduler_.context_.counters;
     ++counters.shadow_tokens;
-    counters.shadow_kl_nats += KlNats(LogSoftmax(exact), LogSoftmax(replayed));
+    counters.shadow_kl_nats += engine::KlNats(exact, replayed);
     if (engine::LikeliestToken(exact) == engine::LikeliestToken(replayed)) ++counters.shadow_agreed;
   }
 
