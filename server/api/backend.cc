@@ -1,25 +1,14 @@
 #include "server/api/backend.h"
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "gpu/checkpoint/weights_digest.h"
+#include "gpu/model/model_limits.h"
+#include "gpu/tokenizer/read_file.h"
 #include "protocol/record/record_layout.h"
 
 namespace reprise::server {
-namespace {
-
-std::string FileText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Backend>> Backend::Start(const Options& options,
                                                         const Daemon& daemon) {
   std::unique_ptr<Backend> backend(new Backend(options, daemon));
@@ -35,8 +24,9 @@ absl::StatusOr<std::unique_ptr<Backend>> Backend::Start(const Options& options,
 
   RP_ASSIGN(backend->manifest_, Manifest::For(model.geometry.kv));
   Manifest& manifest = backend->manifest_;
-  manifest.model_config =
-      ToHex(Sha256({AsBytes(std::string_view(FileText(folder + "/config.json")))}));
+  RP_ASSIGN(const std::string config,
+            engine::ReadFile(folder + "/config.json", engine::kConfigBytesMax));
+  manifest.model_config = ToHex(Sha256({AsBytes(std::string_view(config))}));
   manifest.weights_digest = ToHex(engine::WeightsDigest(*model.checkpoint));
   manifest.tokenizer_digest =
       ToHex(Sha256({AsBytes(model.tokenizer->Digest()), AsBytes(backend->format_->Digest())}));
