@@ -1,5 +1,7 @@
 #include "server/put_call.h"
 
+#include <algorithm>
+
 namespace reprise::server {
 
 void PutCall::Add(uint32_t index, ConstBytes record, const BlockKey& key,
@@ -23,10 +25,14 @@ void PutCall::Execute(Shard& owner) {
     for (Op& op : call->ops_) call->target->blocks().Cancel(&op);
   };
   owner.timers().Arm(&timer_, deadline_);
-  // Last to first: a chain's head is then newer than its tail, and outlives it.
-  for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
-    op->done = [](Completion* self, int32_t) { static_cast<Op*>(self)->call->OnDone(); };
-    owner.blocks().Put(&*op);
+  const auto put = [&owner](Op& op) {
+    op.done = [](Completion* self, int32_t) { static_cast<Op*>(self)->call->OnDone(); };
+    owner.blocks().Put(&op);
+  };
+  if (owner.shard_count() == 1 && owner.blocks().puts_head_first()) {
+    std::for_each(ops_.begin(), ops_.end(), put);
+  } else {
+    std::for_each(ops_.rbegin(), ops_.rend(), put);
   }
 }
 

@@ -334,7 +334,7 @@ BlockStore::Eviction BlockStore::EvictOne() {
     const bool wanted =
         queued || (options_.ssd_write == SsdWrite::kDemote && admission_->Admit(key));
     if (wanted) {
-      eviction_->Track(id, key);  // StartAppend pins it, which sets it aside.
+      eviction_->Restore(id);  // StartAppend pins it, which sets it aside.
       return StartAppend(entry, nullptr, /*drop_after=*/true) ? Eviction::kStarted
                                                               : Eviction::kBlocked;
     }

@@ -131,6 +131,9 @@ class BlockStore final : private RegionLog::Listener {
     Sync sync;
   };
   void Put(PutOp* op);
+  // Blocks of one chain are best put from its head on when this store has all of them; from its
+  // tail on otherwise. Without its head a tail cannot be hit: it should leave first.
+  bool puts_head_first() const { return eviction_->follows_parent(); }
   void Cancel(PutOp* op);  // Completes soon with kTimeout if it was still waiting for a slot.
 
   // ---- Administration
@@ -216,6 +219,8 @@ class BlockStore final : private RegionLog::Listener {
   Outcome CheckPut(PutOp* op);
   bool PutExisting(PutOp* op, IndexEntry* entry);
   bool StoreRecord(PutOp* op, uint32_t slot);  // As Advance.
+  // The DRAM slot of the block before it, for the eviction policy.
+  uint32_t ParentOf(const RecordHeader& header) const;
   bool MakeDurable(PutOp* op, IndexEntry* entry);
   void Finish(PutOp* op, Outcome outcome);
 

@@ -114,7 +114,7 @@ bool BlockStore::StoreRecord(PutOp* op, uint32_t slot) {
                      .flags = static_cast<uint8_t>(header.flags & kRecordFlagsKnown)});
   ++NamespaceBlocks(op->name_space_index);
   slots_->set_key(slot, op->key);
-  eviction_->Track(Local(slot), op->key);
+  eviction_->Track(Local(slot), op->key, ParentOf(header));
   ++counts_.puts_stored;
   op->stored = true;
 
@@ -128,6 +128,13 @@ bool BlockStore::StoreRecord(PutOp* op, uint32_t slot) {
   }
   Finish(op, Outcome::kOk);
   return true;
+}
+
+uint32_t BlockStore::ParentOf(const RecordHeader& header) const {
+  if (header.block_index == 0) return EvictionPolicy::kNoParent;
+  const IndexEntry* parent = index_.Find(KeyOf(header.parent_hash));
+  const bool here = parent != nullptr && parent->dram_slot != kNowhere;
+  return here ? Local(parent->dram_slot) : EvictionPolicy::kNoParent;
 }
 
 bool BlockStore::PutExisting(PutOp* op, IndexEntry* entry) {

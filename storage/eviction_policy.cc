@@ -28,19 +28,25 @@ class QueuePolicy : public EvictionPolicy {
   explicit QueuePolicy(uint32_t capacity)
       : links_(capacity), nodes_(capacity), queues_{IdList(&links_), IdList(&links_)} {}
 
-  void Track(uint32_t id, const BlockKey& key) final {
+  void Track(uint32_t id, const BlockKey& key, uint32_t parent) final {
     Node& node = At(id);
     RP_CHECK(node.standing != Standing::kTracked);
     if (node.standing == Standing::kAside) queues_[node.queue].Remove(id);
     node = {.fingerprint = FingerprintOf(key)};
-    Enter(id, QueueForNewcomer(node.fingerprint));
+    if (follows_parent() && parent != kNoParent && InQueue(At(parent))) {
+      node.standing = Standing::kTracked;
+      queues_[0].AddOlderThan(parent, id);
+      ++tracked_[0];
+    } else {
+      Enter(id, QueueForNewcomer(node.fingerprint));
+    }
   }
 
   void TrackAgain(uint32_t id, const BlockKey& key) final {
     Node& node = At(id);
     RP_CHECK(node.standing != Standing::kTracked);
     if (node.standing == Standing::kNone || node.fingerprint != FingerprintOf(key)) {
-      Track(id, key);
+      Track(id, key, kNoParent);
       return;
     }
     if (node.standing == Standing::kOverdue) queues_[node.queue].AddOldest(id);
@@ -53,6 +59,14 @@ class QueuePolicy : public EvictionPolicy {
     RP_CHECK(node.standing == Standing::kTracked);
     node.standing = Standing::kAside;
     --tracked_[node.queue];
+  }
+
+  void Restore(uint32_t id) final {
+    Node& node = At(id);
+    RP_CHECK(node.standing == Standing::kNone);
+    node.standing = Standing::kTracked;
+    queues_[node.queue].AddOldest(id);
+    ++tracked_[node.queue];
   }
 
   uint32_t tracked() const final { return tracked_[0] + tracked_[1]; }
@@ -82,6 +96,9 @@ class QueuePolicy : public EvictionPolicy {
     Node& node = At(id);
     RP_CHECK(node.standing != Standing::kNone);
     return node;
+  }
+  static bool InQueue(const Node& node) {
+    return node.standing == Standing::kTracked || node.standing == Standing::kAside;
   }
   uint32_t tracked_in(uint8_t queue) const { return tracked_[queue]; }
 
@@ -144,6 +161,7 @@ class LruPolicy final : public QueuePolicy {
 
  private:
   uint8_t QueueForNewcomer(uint32_t) override { return 0; }
+  bool follows_parent() const override { return true; }
 };
 
 // The newest `size` fingerprints: a ring in order of arrival, and a table of places in the ring

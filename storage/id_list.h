@@ -36,6 +36,13 @@ class IdList {
     (oldest_ == kNoId ? newest_ : (*links_)[oldest_].older) = id;
     oldest_ = id;
   }
+  // REQUIRES: `id` is in no list of this table, `newer` is in this one.
+  void AddOlderThan(uint32_t newer, uint32_t id) {
+    const uint32_t older = (*links_)[newer].older;
+    (*links_)[id] = {.older = older, .newer = newer};
+    (*links_)[newer].older = id;
+    (older == kNoId ? oldest_ : (*links_)[older].newer) = id;
+  }
   // REQUIRES: `id` is in this list.
   void Remove(uint32_t id) {
     const IdLinks links = (*links_)[id];

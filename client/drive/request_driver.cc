@@ -88,19 +88,33 @@ absl::StatusOr<Verdict> RequestDriver::Lookup(const Prompt& prompt) {
   return verdict;
 }
 
+// The end of the hit first: the prefix's head is used last and outlives its tail, as within one
+// lease.
 absl::StatusOr<uint32_t> RequestDriver::Load(const Prompt& prompt, uint32_t hit_blocks) {
-  uint32_t loaded = 0;
-  for (uint32_t attempt = 0; loaded < hit_blocks;) {
-    const uint32_t count = std::min(kAcquireBlocks, hit_blocks - loaded);
-    RP_ASSIGN(const Batch batch, LoadBatch(prompt, loaded, count));
+  uint32_t held = hit_blocks;
+  for (uint32_t end = hit_blocks; end > 0;) {
+    const uint32_t begin = (end - 1) / kAcquireBlocks * kAcquireBlocks;
+    RP_ASSIGN(const uint32_t loaded, LoadRange(prompt, begin, end));
+    if (loaded < end) held = loaded;
+    end = begin;
+  }
+  figures_.lost_blocks += hit_blocks - held;
+  return held;
+}
+
+// Blocks [begin, end), as far as they come: up to which one.
+absl::StatusOr<uint32_t> RequestDriver::LoadRange(const Prompt& prompt, uint32_t begin,
+                                                  uint32_t end) {
+  uint32_t loaded = begin;
+  for (uint32_t attempt = 0; loaded < end;) {
+    RP_ASSIGN(const Batch batch, LoadBatch(prompt, loaded, end - loaded));
     loaded += batch.loaded;
     if (batch.loaded > 0) attempt = 0;
-    if (batch.loaded == count) continue;
+    if (loaded == end) break;
     if (batch.stopped_by == Outcome::kBusy && BackOff(attempt++)) continue;
     if (batch.stopped_by != Outcome::kOk) Count("acquire", OutcomeName(batch.stopped_by));
     break;
   }
-  figures_.lost_blocks += hit_blocks - loaded;
   return loaded;
 }
 

@@ -38,6 +38,7 @@ class RequestDriver {
   absl::StatusOr<Verdict> Lookup(const Prompt& prompt);
   // Loads the first `hit_blocks` blocks; the number that came.
   absl::StatusOr<uint32_t> Load(const Prompt& prompt, uint32_t hit_blocks);
+  absl::StatusOr<uint32_t> LoadRange(const Prompt& prompt, uint32_t begin, uint32_t end);
   struct Batch {
     uint32_t loaded = 0;
     Outcome stopped_by = Outcome::kOk;  // Why fewer came; kOk when that was counted already.

@@ -34,6 +34,12 @@ class TraceBlocks {
   std::vector<uint64_t> hashed_;
 };
 
+// The ids of a request's whole blocks, and their size: the trace's own, or hashes of blocks of 128
+// of its token ids, which are put in `*hashed`. A trace of lengths alone has none: InvalidArgument.
+absl::StatusOr<std::span<const uint64_t>> WholeBlockIds(const TraceRequest& row,
+                                                        std::vector<uint64_t>* hashed,
+                                                        uint32_t* block_tokens);
+
 // Every request of a trace, in order.
 absl::Status ForEachRequest(
     const std::string& spec, const TraceOptions& options, bool partial_tails,

@@ -164,7 +164,7 @@ class ZstdSource final : public ByteSource {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ByteSource>> OpenByteSource(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, "cannot open " + path);
   Input input(std::make_unique<FileSource>(path, fd));
   RP_TRY(input.Fill(kZstdMagic.size()));

@@ -16,9 +16,9 @@ class ByteSource {
   virtual absl::StatusOr<size_t> Read(Bytes out) = 0;
 };
 
-// Opens a file and decompresses it when its first bytes say gzip or zstd, whatever its name.
-// Several compressed members or frames in one file are read as one; a file that ends inside one is
-// an error.
+// Opens a file (or stdin, "-") and decompresses it when its first bytes say gzip or zstd, whatever
+// its name. Several compressed members or frames in one file are read as one; a file that ends
+// inside one is an error.
 absl::StatusOr<std::unique_ptr<ByteSource>> OpenByteSource(const std::string& path);
 
 }  // namespace reprise

@@ -20,4 +20,15 @@ Hash256 Sha256(std::initializer_list<ConstBytes> parts) {
   return hash;
 }
 
+Hash256 Sha256Of(const std::function<ConstBytes()>& next) {
+  SHA256_CTX context;
+  RP_CHECK(SHA256_Init(&context) == 1);
+  for (ConstBytes part = next(); !part.empty(); part = next()) {
+    RP_CHECK(SHA256_Update(&context, part.data(), part.size()) == 1);
+  }
+  Hash256 hash;
+  RP_CHECK(SHA256_Final(reinterpret_cast<unsigned char*>(hash.bytes.data()), &context) == 1);
+  return hash;
+}
+
 }  // namespace reprise

@@ -35,9 +35,9 @@ std::string DaemonConfig::ToToml(const std::string& data_dir) const {
   text += "[listen]\nunix = \"" + unix_path + "\"\ntcp = \"" + (tcp ? "127.0.0.1:0" : "") +
           "\"\nhttp = \"" + http + "\"\nconnections_max = " + std::to_string(connections_max) +
           "\n";
-  text += "[dram]\nbytes = \"" + dram_bytes + "\"\n";
+  text += "[dram]\nbytes = \"" + dram_bytes + "\"\neviction = \"" + dram_eviction + "\"\n";
   text += "[ssd]\nbytes = \"" + ssd_bytes + "\"\nregion_bytes = \"" + region_bytes +
-          "\"\nadmission = \"" + ssd_admission + "\"\n";
+          "\"\nadmission = \"" + ssd_admission + "\"\nwrite = \"" + ssd_write + "\"\n";
   text += "[window]\nbytes = \"" + window_bytes + "\"\nttl = \"" + window_ttl + "\"\n";
   text += "[limits]\nstaging_slots_per_connection = " + std::to_string(staging_slots) +
           "\nidle_frame_timeout = \"" + idle_frame_timeout + "\"\n[quota]\n";

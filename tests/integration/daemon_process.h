@@ -25,6 +25,8 @@ struct DaemonConfig {
   std::string ssd_bytes = "64MiB";
   std::string region_bytes = "1MiB";
   std::string ssd_admission = "all";
+  std::string ssd_write = "through";
+  std::string dram_eviction = "lru";
   std::string window_bytes = "8MiB";
   std::string window_ttl = "600s";
   std::string unix_path = "auto";

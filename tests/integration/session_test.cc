@@ -10,6 +10,7 @@
 #include "protocol/identity/manifest.h"
 #include "tests/integration/daemon_process.h"
 #include "tests/integration/data_files.h"
+#include "tests/integration/small_disk.h"
 
 namespace reprise::test {
 namespace {
@@ -59,6 +60,33 @@ class SessionTest : public DaemonTest {
     const std::string text = HttpGet(daemon().http_port(), "/status");
     const size_t body = text.find("\r\n\r\n");
     return Body::parse(text.substr(body == std::string::npos ? 0 : body + 4))["serving"];
+  }
+  // What names the session's blocks, from its exported file.
+  Manifest ExportedManifest(const std::string& session) {
+    const std::string file = directory() + "/" + session + ".rpsession";
+    EXPECT_EQ(RunReprise({"session", "export", session, file, "--http",
+                          "http://127.0.0.1:" + std::to_string(daemon().http_port())})
+                  .exit_code,
+              0);
+    return ManifestIn(ReadText(file));
+  }
+  static Body HeaderOf(const std::string& file) {
+    const auto bytes = LoadLe<uint64_t>(reinterpret_cast<const std::byte*>(file.data()) + 8);
+    return Body::parse(file.substr(16, bytes));
+  }
+  static Manifest ManifestIn(const std::string& file) {
+    const std::vector<std::byte> encoded = FromHex(HeaderOf(file)["manifest"]);
+    return *DecodeManifest({reinterpret_cast<const char*>(encoded.data()), encoded.size()});
+  }
+  static std::vector<std::byte> FromHex(const std::string& hex) {
+    std::vector<std::byte> bytes;
+    for (size_t i = 0; i < hex.size(); i += 2) {
+      bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+    }
+    return bytes;
+  }
+  static BlockKey KeyFrom(const Body& block) {
+    return LoadLe<BlockKey>(FromHex(block["key"]).data());
   }
   bool BecomesIdle() {
     return Eventually([this] {
@@ -170,13 +198,8 @@ TEST_F(SessionTest, ForkExportImport) {
   EXPECT_THAT(import(bad).err, HasSubstr("altered"));
   const auto header_bytes =
       LoadLe<uint64_t>(reinterpret_cast<const std::byte*>(content.data()) + 8);
-  Body header = Body::parse(content.substr(16, header_bytes));
-  std::string encoded;
-  const auto hex = header["manifest"].get<std::string>();
-  for (size_t i = 0; i < hex.size(); i += 2) {
-    encoded += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
-  }
-  Manifest manifest = *DecodeManifest(encoded);
+  Body header = HeaderOf(content);
+  Manifest manifest = ManifestIn(content);
   manifest.weights_digest = std::string(manifest.weights_digest.size(), 'a');
   header["manifest"] = ToHex(AsBytes(std::string_view(EncodeManifest(manifest))));
   WriteText(bad, content.substr(0, 16) + header.dump() + content.substr(16 + header_bytes));
@@ -209,12 +232,7 @@ TEST_F(SessionTest, ADamagedBlockIsComputedAgain) {
           .ok());
   Kill();
   const ShardFile file(data_dir() + "/shard-0.data", 28672, 1_MiB);
-  const auto hex = blocks["blocks"][1]["key"].get<std::string>();
-  BlockKey key;
-  std::string bytes;
-  for (size_t i = 0; i < hex.size(); i += 2)
-    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
-  std::memcpy(&key, bytes.data(), sizeof(key));
+  const BlockKey key = KeyFrom(blocks["blocks"][1]);
   file.FlipBit(file.Find(key).value().offset + 5000);
   ASSERT_TRUE(Start(Config()));
   const Body answer = Send("s", "What is the zulo port?");
@@ -223,6 +241,74 @@ TEST_F(SessionTest, ADamagedBlockIsComputedAgain) {
   EXPECT_TRUE(Eventually([this] { return Serving()["counters"]["load_shortfalls"] == 1; }));
   // It is stored again.
   EXPECT_GE(Send("s", "Compute 2+2.")["reprise"]["hit_tokens"].get<int>(), 256);
+}
+
+// Somebody else's client may store anything under the key of a session's window.
+TEST_F(SessionTest, ASnapshotThatFailsItsCheckIsReplayed) {
+  ASSERT_TRUE(Start(Config()));
+  New("s");
+  for (const char* message : kMessages) Send("s", message);
+  const Manifest manifest = ExportedManifest("s");
+  const Body blocks = (*Api()->Get("/v1/sessions/s/blocks"))["blocks"];
+  ASSERT_GE(blocks.size(), 2u);
+  const wire::WindowKey end{KeyFrom(blocks.back()), blocks.size() * kBlockTokens};
+  // A right beginning and no more, and no sense at all.
+  std::string begun("RPSS\1\0\0\0", 8);
+  begun.resize(200'000, 'w');
+  struct Case {
+    std::string name, snapshot, question, answer;  // Other questions: nothing more is stored.
+  };
+  for (const Case& bad : {Case{"f", std::string(5, 'x'), "What is the zulo port?", "4312"},
+                          Case{"g", std::string(200'000, 'x'), "What is the mika owner?", "bakola"},
+                          Case{"h", begun, "What is the rano level?", "77"}}) {
+    Kill();  // Loses the good one.
+    ASSERT_TRUE(Start(Config()));
+    const auto client = Connect();
+    const uint32_t name_space = *client->OpenNamespace(manifest);
+    const auto snapshot = AsBytes(std::string_view(bad.snapshot));
+    ASSERT_EQ(*client->PutWindow(name_space, end, 0, snapshot), Outcome::kOk);
+    ASSERT_TRUE(Api()->Post("/v1/sessions/s/fork", {{"name", bad.name}}).ok());
+    const Body reply = Send(bad.name, bad.question);
+    EXPECT_EQ(reply["reprise"]["window"], "replayed");
+    EXPECT_EQ(reply["reprise"]["hit_tokens"], end.position);
+    EXPECT_THAT(TextOf(reply), HasSubstr(bad.answer));
+    EXPECT_EQ(Serving()["counters"]["bad_windows"], 1);
+    EXPECT_THAT(daemon().log(), HasSubstr("bad_window"));
+  }
+}
+
+// The disk takes nothing more while turns are published: answers go on and say the same, and what
+// was not stored is computed again.
+TEST_F(SessionTest, ADiskThatFailsWhilePublishingCostsNoAnswer) {
+  SmallDisk disk(directory(), data_dir());
+  if (!disk.EnterNamespace() || !disk.MountFailing()) {
+    GTEST_SKIP() << "needs root, a mount namespace, a tmpfs and loop devices";
+  }
+  const auto complete = [this](char letter) {
+    const auto answer =
+        Api()->Post("/v1/completions", {{"model", "nano"},
+                                        {"prompt", std::string(128 * 40 + 5, letter)},
+                                        {"max_tokens", 8},
+                                        {"temperature", 0}});
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    return answer.ok() ? (*answer)["choices"][0]["text"].get<std::string>() : "";
+  };
+  std::vector<std::string> want;
+  ASSERT_TRUE(Start(Config()));
+  for (const char letter : {'a', 'b', 'c', 'd'}) want.push_back(complete(letter));
+  Stop();
+  for (const auto& entry : std::filesystem::directory_iterator(data_dir())) {
+    std::filesystem::remove_all(entry.path());
+  }
+  ASSERT_TRUE(Start(Config()));
+  disk.FailWrites();
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(complete(static_cast<char>('a' + i)), want[i]);
+  }
+  EXPECT_GT(Serving()["counters"]["publish_failures"], 0) << "no write failed";
+  EXPECT_TRUE(BecomesIdle());
+  EXPECT_TRUE(Eventually([this] { return Status()["tiers"]["dram"]["pinned_blocks"] == 0; }));
+  EndDaemon();
 }
 
 TEST_F(SessionTest, AClientThatVanishesFreesEverything) {

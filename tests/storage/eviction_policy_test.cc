@@ -325,6 +325,32 @@ TEST(ToyTrace, HitTokensAreThoseWorkedOutByHand) {
   }
 }
 
+// A chain is put from its head on, and leaves from its tail on.
+TEST(Lru, ANewcomerEntersBehindItsParent) {
+  const auto policy = MakeEviction("lru", 8);
+  policy->Track(0, Key(0));
+  policy->Track(1, Key(1), 0);
+  policy->Track(5, Key(50));  // Of another chain, newer.
+  policy->Track(2, Key(2), 1);
+  policy->Untrack(2);  // Pinned: its child still finds its place.
+  policy->Track(3, Key(3), 2);
+  policy->TrackAgain(2, Key(2));
+  policy->Track(4, Key(4), 7);  // A parent that is not here.
+  EXPECT_THAT(Drain(policy.get()), ElementsAre(3, 2, 1, 0, 5, 4));
+}
+
+TEST(AllPolicies, WhatIsRestoredIsTheNextToLeave) {
+  for (const char* name : {"fifo", "lru", "s3fifo"}) {
+    const auto policy = MakeEviction(name, 8);
+    for (uint32_t id = 0; id < 4; ++id) policy->Track(id, Key(id));
+    EXPECT_EQ(policy->Evict(), 0u) << name;
+    policy->Restore(0);
+    EXPECT_EQ(policy->tracked(), 4u) << name;
+    EXPECT_EQ(policy->Evict(), 0u) << name;
+    EXPECT_EQ(policy->Evict(), 1u) << name;
+  }
+}
+
 TEST(S3Fifo, TwoHitsMoveANewcomerToTheMainQueue) {
   const auto policy = MakeEviction("s3fifo", 10);
   for (uint32_t id = 0; id < 4; ++id) policy->Track(id, Key(id));
