@@ -156,6 +156,9 @@ constexpr std::array kFields = {
     Field{"policy.replace_replay_derived",
           Flag{At<&Config::policy, &Config::Policy::replace_replay_derived>},
           "An exact computation may replace a block that was computed after a replay."},
+    Field{"policy.what_if", Flag{At<&Config::policy, &Config::Policy::what_if>},
+          "Estimate, from a sample of the blocks, what tiers of half to eight times the size would "
+          "hit: metrics and status show it."},
 
     Field{"log.level", Text{At<&Config::log, &Config::Log::level>}, "What is worth a line.",
           "debug|info|warning|error"},

@@ -98,6 +98,7 @@ struct Config {
 
   struct Policy {
     bool replace_replay_derived = true;
+    bool what_if = true;
     friend bool operator==(const Policy&, const Policy&) = default;
   } policy;
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <charconv>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -17,6 +18,8 @@
 namespace reprise::server {
 namespace {
 
+constexpr uint32_t kTraceSecondsMax = 7 * 86'400;
+constexpr Nanos kTraceWait = kSecond;
 constexpr size_t kRequestBodyBytesMax = 4096;
 constexpr size_t kRequestsPerConnectionMax = 1000;
 
@@ -119,6 +122,7 @@ class HttpServer::Impl {
 
   ~Impl() {
     if (!thread_.joinable()) return;
+    stopping_ = true;
     // stop() is lost when it comes before the listening thread is in its loop.
     while (!server_.is_running() && !ended_) std::this_thread::yield();
     server_.stop();
@@ -162,18 +166,50 @@ class HttpServer::Impl {
     server_.Get("/status", [this](const httplib::Request&, httplib::Response& response) {
       Answer(response, 200, source_->StatusJson());
     });
+    server_.Get("/trace", [this](const httplib::Request& request, httplib::Response& response) {
+      StreamTrace(request, response);
+    });
     server_.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
       if (!response.body.empty()) return;  // An answer of ours, such as 503 of /readyz.
       Answer(response, response.status,
              R"({"error":)" + JsonString("no " + request.method + " " + request.path) +
-                 R"(,"try":["/metrics","/healthz","/readyz","/status"]})");
+                 R"(,"try":["/metrics","/healthz","/readyz","/status","/trace"]})");
     });
   }
 
+  // Rows until the time is over, the client is gone or the daemon stops. Blank lines in between
+  // show that the connection lives.
+  void StreamTrace(const httplib::Request& request, httplib::Response& response) {
+    const std::string text = request.get_param_value("seconds");
+    uint32_t seconds = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+    const bool whole = error == std::errc() && end == text.data() + text.size();
+    if (!whole || seconds == 0 || seconds > kTraceSecondsMax) {
+      return Answer(response, 400, R"({"error":"?seconds=N says how long, up to a week"})");
+    }
+    TraceTap* tap = source_->trace();
+    if (tap == nullptr || !tap->Begin(clock_.Now())) {
+      return Answer(response, 409, R"({"error":"somebody records already; one at a time"})");
+    }
+    const Instant until = clock_.Now() + seconds * kSecond;
+    response.set_chunked_content_provider(
+        "application/x-ndjson",
+        [this, tap, until](size_t, httplib::DataSink& sink) {
+          std::string rows = tap->Take(kTraceWait);
+          if (rows.empty()) rows = "\n";
+          if (!sink.write(rows.data(), rows.size())) return false;
+          if (clock_.Now() >= until || stopping_) sink.done();
+          return true;
+        },
+        [tap](bool) { tap->End(); });
+  }
+
+  const SystemClock clock_;
   HttpSource* source_;
   httplib::Server server_;
   std::thread thread_;
   std::atomic<bool> ended_ = false;
+  std::atomic<bool> stopping_ = false;
   uint16_t port_ = 0;
   int socket_ = -1;  // The library's.
 };

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "protocol/base/status.h"
+#include "server/trace_tap.h"
 
 namespace httplib {
 class Server;
@@ -22,6 +23,7 @@ class HttpSource {
   // True when requests are served. Else `reason` says why not, in a few words.
   virtual bool Ready(std::string* reason) = 0;
   virtual std::string StatusJson() = 0;  // One JSON object.
+  virtual TraceTap* trace() { return nullptr; }  // Live requests; null: none to record.
 };
 
 // The administrator's door: GET and HEAD of
@@ -30,6 +32,7 @@ class HttpSource {
 //   /healthz   200 while the process lives
 //   /readyz    200 when ready; 503 with the reason while starting or draining
 //   /status    the same JSON object as `reprise status --json`
+//   /trace     requests as they come, anonymised, for ?seconds=N: what `reprise record` writes
 //
 // and what `add_routes` adds. Everything else is a JSON error. No authentication of its own: listen
 // on loopback or on a management network. Requests are served by threads of its own; it never

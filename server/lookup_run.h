@@ -9,6 +9,10 @@
 
 namespace reprise::server {
 
+// Why somebody looks: a request's lookup is counted for what-ifs and recorded in traces, an
+// administrator's is not.
+enum class LookupFor : uint8_t { kRequest, kInspection };
+
 // Where each of some keys is, asked of the shards that own them. Pins nothing.
 class LookupRun {
  public:
@@ -17,7 +21,7 @@ class LookupRun {
   // `finished(context)` once, maybe before Start returns. `keys` (BlockKey[key_count]) is copied;
   // those of another namespace than `name_space` (or kAnyNamespace) are absent.
   void Start(Shard* shard, ConstBytes keys, uint32_t key_count, uint16_t name_space,
-             void (*finished)(void* context), void* context);
+             LookupFor purpose, void (*finished)(void* context), void* context);
 
   // After it finished, once: calls visit(residency) for each key in order, until it returns false.
   template <typename Visit>
@@ -33,9 +37,11 @@ class LookupRun {
     LookupRun* run_of = nullptr;
     std::span<const BlockKey> keys;
     uint16_t name_space = 0;
+    LookupFor purpose = LookupFor::kRequest;
     std::vector<Residency> residency;
 
     void Execute(Shard& owner) override {
+      if (purpose == LookupFor::kRequest) owner.blocks().NoteRequest(keys);
       residency.resize(keys.size());
       owner.blocks().Lookup(keys, residency, name_space);
       owner.Reply(this);
@@ -56,7 +62,8 @@ class LookupRun {
 };
 
 inline void LookupRun::Start(Shard* shard, ConstBytes keys, uint32_t key_count, uint16_t name_space,
-                             void (*finished)(void* context), void* context) {
+                             LookupFor purpose, void (*finished)(void* context), void* context) {
+  if (purpose == LookupFor::kRequest) shard->facts().trace.Add(keys, shard->now());
   key_count_ = key_count;
   finished_ = finished;
   context_ = context;
@@ -68,6 +75,7 @@ inline void LookupRun::Start(Shard* shard, ConstBytes keys, uint32_t key_count, 
     calls_[i].run_of = this;
     calls_[i].keys = deal_->keys(i);
     calls_[i].name_space = name_space;
+    calls_[i].purpose = purpose;
     ++pending_;
     shard->Call(i, &calls_[i]);
   }

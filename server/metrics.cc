@@ -158,6 +158,14 @@ void CollectVerdicts(const MetricsSnapshot& snapshot, Samples* out) {
   }
 }
 
+void CollectWhatIf(const MetricsSnapshot& snapshot, Samples* out) {
+  for (size_t i = 0; i < snapshot.what_if_sizes.size(); ++i) {
+    const WhatIfSize& size = snapshot.what_if_sizes[i];
+    out->Add({{"tier", size.tier}, {"size", size.times}},
+             Sum(snapshot, [i](const ShardMetrics& s) { return s.what_if.hits[i]; }));
+  }
+}
+
 // ---- The engine --------------------------------------------------------------------------------
 
 // One number of the engine's; nothing without an engine.
@@ -305,6 +313,14 @@ const Metric kMetrics[] = {
      CollectVerdicts},
     {"reprise_served_blocks_total", kCounter, "tier",
      "Blocks given to clients, by where they came from.", CollectServed},
+
+    // What other sizes would hit, from a sample of the blocks (policy.what_if).
+    {"reprise_what_if_lookups_total", kCounter, "", "Sampled blocks that requests asked for.",
+     RP_SUM(what_if.looked)},
+    {"reprise_what_if_hits_total", kCounter, "tier, size",
+     "Of these, what a pool of so many times the tier's size would have held, least recently used "
+     "leaving. Over the lookups: its hit rate.",
+     CollectWhatIf},
 
     // Blocks.
     {"reprise_blocks", kGauge, "shard", "Blocks in the index.", RP_SHARD_VALUE(blocks.blocks)},

@@ -10,6 +10,7 @@
 #include "protocol/base/status.h"
 #include "protocol/wire/frame.h"
 #include "server/serving_metrics.h"
+#include "server/what_if_sizes.h"
 #include "storage/block_store.h"
 #include "storage/region_log.h"
 #include "storage/window_pool.h"
@@ -73,6 +74,7 @@ struct ShardMetrics {
   uint32_t operations = 0;  // Requests in progress.
   uint32_t leases = 0;
   uint64_t leases_revoked = 0;  // Ended with their connection rather than by Release.
+  storage::WhatIf::Counts what_if;  // hits by MetricsSnapshot::what_if_sizes.
 };
 
 // The state of the daemon at one moment. Filled by the server from its shards; every gauge is
@@ -90,6 +92,9 @@ struct MetricsSnapshot {
   uint64_t connections_accepted = 0, connections_refused = 0;
   uint32_t namespaces = 0;
   uint64_t meta_dropped_writes = 0;
+  std::vector<WhatIfSize> what_if_sizes;  // Of the whole daemon.
+  bool trace_recording = false;           // Somebody records requests.
+  uint64_t trace_dropped = 0;             // Requests that the last recording missed.
   std::vector<ShardMetrics> shards;
   std::optional<ServingMetrics> serving;  // With an engine.
 };

@@ -91,7 +91,7 @@ class ExplainOperation final : public Operation {
     }
     chain_.Start(
         &shard(), std::as_bytes(std::span(keys_)), static_cast<uint32_t>(keys_.size()),
-        name_space_.index, [](void* self) { static_cast<ExplainOperation*>(self)->OnChain(); },
+        name_space_.index, LookupFor::kInspection, [](void* self) { static_cast<ExplainOperation*>(self)->OnChain(); },
         this);
   }
 
@@ -181,7 +181,7 @@ class ExplainOperation final : public Operation {
     }
     elsewhere_.Start(
         &shard(), std::as_bytes(std::span(other_keys_)), static_cast<uint32_t>(other_keys_.size()),
-        storage::BlockStore::kAnyNamespace,
+        storage::BlockStore::kAnyNamespace, LookupFor::kInspection,
         [](void* self) { static_cast<ExplainOperation*>(self)->OnElsewhere(); }, this);
   }
 

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "protocol/base/units.h"
+#include "server/ledger.h"
 #include "server/log.h"
 #include "server/status.h"
 #include "server/window_handover.h"
@@ -98,40 +99,6 @@ class StateCall final : public ShardCall {
   ShardMetrics metrics_;
   std::vector<std::string> connections_;
 };
-
-std::vector<std::pair<std::string, uint64_t>> LedgerTotals(const MetricsSnapshot& snapshot) {
-  std::vector<std::pair<std::string, uint64_t>> totals = {
-      {"lookup_tokens", 0},   {"hit_tokens", 0},    {"exact_hits", 0},
-      {"replayed_hits", 0},   {"misses", 0},        {"blocks_from_dram", 0},
-      {"blocks_from_ssd", 0}, {"blocks_stored", 0}, {"ssd_bytes_written", 0},
-      {"ssd_bytes_read", 0}};
-  for (const ShardMetrics& shard : snapshot.shards) {
-    const uint64_t values[] = {shard.requests.lookup_tokens,   shard.requests.hit_tokens,
-                               shard.requests.exact_hits,      shard.requests.replayed_hits,
-                               shard.requests.misses,          shard.requests.blocks_from_dram,
-                               shard.requests.blocks_from_ssd, shard.blocks.puts_stored,
-                               shard.log.bytes_written,        shard.log.bytes_read};
-    for (size_t i = 0; i < totals.size(); ++i) totals[i].second += values[i];
-  }
-  if (!snapshot.serving.has_value()) return totals;
-  const ServingCounters& c = snapshot.serving->counters;
-  const auto milliseconds = [](double seconds) { return static_cast<uint64_t>(seconds * 1e3); };
-  totals.insert(totals.end(), {{"requests", c.requests},
-                               {"prompt_tokens", c.prompt_tokens},
-                               {"prompt_hit_tokens", c.hit_tokens},
-                               {"prompt_blocks_from_dram", c.dram_blocks},
-                               {"prompt_blocks_from_ssd", c.ssd_blocks},
-                               {"computed_tokens", c.computed_tokens},
-                               {"replayed_tokens", c.replayed_tokens},
-                               {"output_tokens", c.output_tokens},
-                               {"windows_found", c.found},
-                               {"windows_replayed", c.replayed},
-                               {"bytes_loaded", c.loaded_bytes},
-                               {"bytes_stored", c.stored_bytes},
-                               {"engine_ms", milliseconds(c.engine_seconds)},
-                               {"saved_ms", milliseconds(c.saved_seconds)}});
-  return totals;
-}
 
 }  // namespace
 
@@ -316,6 +283,12 @@ absl::Status Server::StartShards() {
                                  ? storage::BlockStore::SsdWrite::kDemote
                                  : storage::BlockStore::SsdWrite::kThrough;
     shard.blocks.replace_replay_derived = config_.policy.replace_replay_derived;
+    if (config_.policy.what_if) {
+      shard.blocks.what_if.rate = storage::WhatIfRate(block_slots_);
+      for (const WhatIfSize& size : WhatIfSizes(block_slots_, SsdBlocksPerShard())) {
+        shard.blocks.what_if.capacities.push_back(size.blocks);
+      }
+    }
     shard.blocks.loads_max = config_.ssd.queue_depth;
     shard.blocks.waiting_max = config_.limits.waiting_max;
     shard.windows.ttl_ns = config_.window.ttl_ns;
@@ -437,6 +410,10 @@ void Server::UpdateLedger() {
   if (!added.empty()) meta_->AddLedger(std::move(added));
 }
 
+uint64_t Server::SsdBlocksPerShard() const {
+  return region_count_ * directory_->geometry().slots;
+}
+
 MetricsSnapshot Server::BaseSnapshot() const {
   MetricsSnapshot snapshot;
   const uint64_t record_bytes = config_.record_bytes();
@@ -458,6 +435,12 @@ MetricsSnapshot Server::BaseSnapshot() const {
   snapshot.connections_refused = facts_.connections_refused;
   snapshot.namespaces = namespaces_->size();
   snapshot.meta_dropped_writes = meta_->dropped_writes();
+  if (config_.policy.what_if) {
+    snapshot.what_if_sizes =
+        WhatIfSizes(block_slots_ * config_.shards, SsdBlocksPerShard() * config_.shards);
+  }
+  snapshot.trace_recording = facts_.trace.on();
+  snapshot.trace_dropped = facts_.trace.dropped();
   if (engine_up_) {
     ServingMetrics serving = backend_->scheduler().state();
     serving.model = backend_->model_name();

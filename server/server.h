@@ -46,6 +46,7 @@ class Server final : private HttpSource {
   void HandWindowsOver();
   void Drain();
   void UpdateLedger();
+  uint64_t SsdBlocksPerShard() const;
   MetricsSnapshot BaseSnapshot() const;
   MetricsSnapshot Collect(std::vector<std::string>* connections) const;
 
@@ -53,6 +54,7 @@ class Server final : private HttpSource {
   std::string Metrics() override;
   bool Ready(std::string* reason) override;
   std::string StatusJson() override;
+  TraceTap* trace() override { return ready_ ? &facts_.trace : nullptr; }
 
   Config config_;
   SystemClock clock_;

@@ -223,6 +223,7 @@ ShardMetrics Shard::Metrics() const {
     metrics.leases += connection->lease_count();
   }
   metrics.leases_revoked = leases_revoked_;
+  metrics.what_if = blocks_->what_if();
   return metrics;
 }
 

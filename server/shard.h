@@ -14,6 +14,7 @@
 #include "protocol/transport/transport.h"
 #include "server/log.h"
 #include "server/metrics.h"
+#include "server/trace_tap.h"
 #include "server/namespaces.h"
 #include "storage/arena.h"
 #include "storage/block_store.h"
@@ -69,6 +70,7 @@ struct ServerFacts {
 
   uint64_t body_bytes_max = 256_MiB;  // Of message bodies that are being received.
 
+  TraceTap trace;  // Of requests, while somebody records.
   std::atomic<uint64_t> staging_bytes{0};
   std::atomic<uint64_t> body_bytes{0};
   std::atomic<uint32_t> connections{0};

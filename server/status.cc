@@ -157,6 +157,21 @@ Json TrafficJson(const Totals& totals) {
           {"waiting", totals.blocks.waiting}};
 }
 
+// Hit rates of pools of other sizes, by tier.
+Json WhatIfJson(const MetricsSnapshot& snapshot) {
+  uint64_t looked = 0;
+  for (const ShardMetrics& shard : snapshot.shards) looked += shard.what_if.looked;
+  Json rates = Json::object();
+  for (size_t i = 0; i < snapshot.what_if_sizes.size(); ++i) {
+    uint64_t hits = 0;
+    for (const ShardMetrics& shard : snapshot.shards) hits += shard.what_if.hits[i];
+    const WhatIfSize& size = snapshot.what_if_sizes[i];
+    rates[size.tier][size.times] =
+        looked == 0 ? Json() : Json(static_cast<double>(hits) / static_cast<double>(looked));
+  }
+  return {{"sampled_lookups", looked}, {"hit_rate", std::move(rates)}};
+}
+
 Json ServingJson(const ServingMetrics& serving) {
   const ServingCounters& c = serving.counters;
   return {{"model", serving.model},
@@ -222,6 +237,7 @@ std::string StatusJson(const MetricsSnapshot& snapshot,
                  {"tiers", TierJson(snapshot, totals)},
                  {"window_pool", WindowJson(snapshot, totals)},
                  {"traffic", TrafficJson(totals)}};
+  if (!snapshot.what_if_sizes.empty()) status["what_if"] = WhatIfJson(snapshot);
   status["recovery"] = {{"blocks", totals.recovery.blocks},
                         {"regions_from_index", totals.recovery.regions_from_index},
                         {"regions_from_trailer", totals.recovery.regions_from_trailer},
@@ -237,6 +253,8 @@ std::string StatusJson(const MetricsSnapshot& snapshot,
   if (snapshot.serving.has_value()) status["serving"] = ServingJson(*snapshot.serving);
   status["ledger"] = Json::object();
   for (const auto& [name, value] : ledger) status["ledger"][name] = value;
+  status["trace_recording"] = snapshot.trace_recording;
+  status["trace_dropped"] = snapshot.trace_dropped;
   status["meta_dropped_writes"] = snapshot.meta_dropped_writes;
   return status.dump();
 }

@@ -36,6 +36,7 @@ BlockStore::BlockStore(const Options& options, SlotPool* slots, uint64_t blocks_
       eviction_(std::move(eviction)),
       admission_(std::move(admission)),
       departed_(options.departed_rows),
+      what_if_(options.what_if),
       append_queue_(slots->block_slots()) {
   for (uint32_t i = 0; i < options_.loads_max; ++i) {
     loads_.push_back(std::make_unique<Load>(this));
@@ -203,7 +204,9 @@ void BlockStore::CompleteIfDone(AcquireOp* op) {
   // Last to first, so that a prefix's head is used later than its tail and outlives it: without the
   // head the tail cannot be hit.
   for (size_t i = op->slots.size(); i > 0; --i) {
-    if (op->slots[i - 1] != kNowhere) eviction_->Touch(Local(op->slots[i - 1]));
+    if (op->slots[i - 1] == kNowhere) continue;
+    eviction_->Touch(Local(op->slots[i - 1]));
+    what_if_.Use(op->keys[i - 1]);
   }
   Complete(op);
 }

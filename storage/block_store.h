@@ -18,6 +18,7 @@
 #include "storage/eviction_policy.h"
 #include "storage/region_log.h"
 #include "storage/slot_pool.h"
+#include "storage/what_if.h"
 
 namespace reprise::storage {
 
@@ -58,6 +59,7 @@ class BlockStore final : private RegionLog::Listener {
     uint32_t waiting_max = 4096;  // Puts and acquires that wait for a slot.
     uint8_t hot_frequency = 2;    // Hits that make a block outlive its region.
     uint32_t departed_rows = 1u << 16;
+    WhatIf::Options what_if;  // Pools of other sizes, for metrics.
     // Quota of a namespace in blocks, in this shard; 0: none. Asked on every put.
     std::function<uint64_t(uint16_t name_space)> quota_blocks;
     // A block that was read from SSD failed its check: for the log, with its identity.
@@ -84,6 +86,12 @@ class BlockStore final : private RegionLog::Listener {
   // absent: who guesses a key must not learn that it is stored.
   void Lookup(std::span<const BlockKey> keys, std::span<Residency> out,
               uint16_t name_space = kAnyNamespace) const;
+
+  // A request asked for these blocks: what pools of other sizes would have had is counted.
+  void NoteRequest(std::span<const BlockKey> keys) {
+    for (const BlockKey& key : keys) what_if_.Look(key);
+  }
+  const WhatIf::Counts& what_if() const { return what_if_.counts(); }
 
   // ---- Acquire
   // ----------------------------------------------------------------------------------- Pins the
@@ -250,6 +258,7 @@ class BlockStore final : private RegionLog::Listener {
   std::unique_ptr<EvictionPolicy> eviction_;
   std::unique_ptr<AdmissionPolicy> admission_;
   DepartedBlocks departed_;
+  WhatIf what_if_;
   std::vector<uint64_t> namespace_blocks_;
 
   std::vector<std::unique_ptr<Load>> loads_;

@@ -39,6 +39,7 @@ void BlockStore::Put(PutOp* op) {
     return;
   }
   admission_->Record(op->key);
+  what_if_.Use(op->key);
   if (!Advance(op)) {
     if (waiting_count_ >= options_.waiting_max) {
       ++counts_.puts_busy;

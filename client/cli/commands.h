@@ -79,6 +79,8 @@ void AddSession(CLI::App* app, Globals* globals);             // session
 void AddChat(CLI::App* app, Globals* globals);                // chat
 void AddSimulate(CLI::App* app, Globals* globals);            // simulate
 void AddTrace(CLI::App* app, Globals* globals);               // trace
+void AddCalibrate(CLI::App* app, Globals* globals);           // calibrate
+void AddRecord(CLI::App* app, Globals* globals);              // record
 
 // All verbs, in the order in which help shows them.
 void AddVerbs(CLI::App* app, Globals* globals);

@@ -2,9 +2,11 @@
 
 #include <cstdio>
 #include <memory>
+#include <vector>
 
 #include "client/cli/commands.h"
 #include "client/cli/status_view.h"
+#include "client/economics/ledger_worth.h"
 #include "protocol/base/units.h"
 
 namespace reprise::cli {
@@ -17,9 +19,27 @@ absl::StatusOr<Json> ReadStatus(Client* client) {
   return status;
 }
 
-absl::StatusOr<Result> RunStatus(const Globals& globals) {
+struct StatusOptions {
+  bool money = false;
+  std::string model;  // Empty: the daemon's.
+  std::string profile_file;
+  std::vector<std::string> profile_values;
+};
+
+absl::StatusOr<Result> RunStatus(const Globals& globals, const StatusOptions& options) {
   RP_ASSIGN(const auto client, Connect(globals, "reprise status"));
-  RP_ASSIGN(const Json status, ReadStatus(client.get()));
+  RP_ASSIGN(Json status, ReadStatus(client.get()));
+  if (options.money) {
+    CostProfile profile;
+    if (!options.profile_file.empty()) {
+      RP_ASSIGN(profile, CostProfile::Load(options.profile_file));
+    }
+    for (const std::string& value : options.profile_values) RP_TRY(profile.Set(value));
+    RP_ASSIGN(const ModelCosts model,
+              ModelCosts::For(options.model.empty() ? client->model() : options.model));
+    status["money"] = LedgerWorth(status, Costs(model, profile));
+    return Result{.json = status, .text = ObjectText(status["money"])};
+  }
   return Result{.json = status, .text = ObjectText(status)};
 }
 
@@ -60,7 +80,14 @@ absl::StatusOr<Result> RunTop(const Globals& globals, const TopOptions& options)
 
 void AddStatus(CLI::App* app, Globals* globals) {
   CLI::App* status = app->add_subcommand("status", "What the daemon holds and does");
-  OnRun(status, globals, [globals] { return RunStatus(*globals); });
+  const auto status_options = std::make_shared<StatusOptions>();
+  status->add_flag("--money", status_options->money,
+                   "What the ledger is worth: GPU time saved against tiers held and worn");
+  status->add_option("--model", status_options->model, "Of --money: priced as; the daemon's else");
+  status->add_option("--profile", status_options->profile_file, "Of --money: a TOML file of prices");
+  status->add_option("--set", status_options->profile_values, "One of them: gpu.usd_per_hour=2.5");
+  OnRun(status, globals,
+        [globals, status_options] { return RunStatus(*globals, *status_options); });
 
   CLI::App* top = app->add_subcommand("top", "Rates per tier, refreshed");
   const auto options = std::make_shared<TopOptions>();

@@ -11,6 +11,8 @@ void AddVerbs(CLI::App* app, Globals* globals) {
   AddDrive(app, globals);
   AddTrace(app, globals);
   AddSimulate(app, globals);
+  AddCalibrate(app, globals);
+  AddRecord(app, globals);
   AddBench(app, globals);
   AddBenchEngine(app->get_subcommand("bench"), globals);
   AddModel(app, globals);

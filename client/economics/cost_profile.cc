@@ -69,7 +69,7 @@ constexpr std::array kFields = {
     Field{"ssd.drive_writes_per_day", At<&P::ssd, &P::Ssd::drive_writes_per_day>, 0.001, 1000,
           "Endurance. Read-intensive TLC is sold with 1 over 5 years; QLC with 0.3 to 0.6."},
     Field{"ssd.write_amplification", At<&P::ssd, &P::Ssd::write_amplification>, 1, 100,
-          "Flash bytes for a byte written. Large sequential regions: about 1."},
+          "Flash bytes for a byte written. An assumption for large regions written in sequence."},
     Field{"shared.gb_per_second", At<&P::shared, &P::Shared::gb_per_second>, 0.001, kHuge,
           "From another machine. A 25 Gb/s link."},
     Field{"price.hit_usd_per_million", At<&P::price, &P::Price::hit_usd_per_million>, 0, 1e6,
@@ -203,7 +203,7 @@ absl::Status CostProfile::Set(std::string_view assignment) {
   return absl::OkStatus();
 }
 
-std::string CostProfile::ToToml() const {
+std::string CostProfile::ToToml(const std::map<std::string, std::string>& measured) const {
   std::string text =
       "# What hardware costs and how fast it is, for `reprise simulate --profile` and `reprise "
       "status\n# --money`. GB are 10^9 bytes. Every key must be there.\n";
@@ -216,7 +216,8 @@ std::string CostProfile::ToToml() const {
       section = own;
       text += "\n[" + section + "]";
     }
-    text += "\n" + Comment(field.help) +
+    const auto found = measured.find(std::string(field.key));
+    text += "\n" + Comment(found == measured.end() ? field.help : found->second) +
             std::string(dot == std::string_view::npos ? field.key : field.key.substr(dot + 1)) +
             " = " + Number(*field.at(const_cast<CostProfile&>(*this))) + "\n";
   }

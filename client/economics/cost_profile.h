@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -35,7 +36,7 @@ struct CostProfile {
     double write_gb_per_second = 5;
     double drive_gb = 7'680;
     double drive_writes_per_day = 1;
-    double write_amplification = 1;
+    double write_amplification = 1.2;
     friend bool operator==(const Ssd&, const Ssd&) = default;
   } ssd;
   struct Shared {
@@ -60,9 +61,9 @@ struct CostProfile {
   static absl::StatusOr<CostProfile> Parse(const std::string& text, const std::string& name);
   // "gpu.usd_per_hour=2.5".
   absl::Status Set(std::string_view assignment);
-  // With the sources as comments; Parse reads it back to an equal profile. `measured`: a line for
-  // each key that was measured, instead of its source.
-  std::string ToToml() const;
+  // With the sources as comments; Parse reads it back to an equal profile. `measured`: what to say
+  // instead of a key's source, where it was measured.
+  std::string ToToml(const std::map<std::string, std::string>& measured = {}) const;
 
   // ---- What follows (docs: economics) ---------------------------------------------------------
   double gpu_usd_per_second() const { return gpu.usd_per_hour / 3600; }

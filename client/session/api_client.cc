@@ -39,6 +39,9 @@ absl::StatusCode CodeOf(int status) {
 absl::Status ErrorOf(int status, const std::string& body) {
   const Json json = Json::parse(body, nullptr, false);
   std::string message = "the daemon answered " + std::to_string(status);
+  if (json.is_object() && json.contains("error") && json["error"].is_string()) {
+    message = json["error"].get<std::string>();  // Of an administrator's path.
+  }
   if (json.is_object() && json.contains("error") && json["error"].is_object() &&
       json["error"].contains("message") && json["error"]["message"].is_string()) {
     message = json["error"]["message"].get<std::string>();
@@ -162,6 +165,21 @@ absl::Status ApiClient::PostStream(const std::string& path, const Json& body,
         return true;
       });
   return failed.ok() ? status : failed;
+}
+
+absl::Status ApiClient::GetLines(const std::string& path,
+                                 const std::function<bool(std::string_view line)>& line) {
+  std::string rest;
+  return impl_->Stream(impl_->Request("GET", path), [&](const char* data, size_t bytes) {
+    rest.append(data, bytes);
+    size_t begin = 0;
+    for (size_t end = rest.find('\n'); end != std::string::npos; end = rest.find('\n', begin)) {
+      if (!line(std::string_view(rest).substr(begin, end - begin))) return false;
+      begin = end + 1;
+    }
+    rest.erase(0, begin);
+    return true;
+  });
 }
 
 absl::Status ApiClient::Download(const std::string& path, const std::string& file,

@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "protocol/base/status.h"
 
@@ -35,6 +36,11 @@ class ApiClient {
   // from it closes the connection, which cancels the answer, and makes the call return Cancelled.
   absl::Status PostStream(const std::string& path, const Json& body,
                           const std::function<bool(const Json& chunk)>& chunk);
+
+  // Lines of text as they come, without their ends; false from `line` closes the connection and
+  // makes the call return Cancelled.
+  absl::Status GetLines(const std::string& path,
+                        const std::function<bool(std::string_view line)>& line);
 
   // A file, to or from; `progress` gets bytes so far.
   absl::Status Download(const std::string& path, const std::string& file,

@@ -10,12 +10,10 @@ inline constexpr const char* kPageStyle = R"css(
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --paper: #0d1117; --card: #161b22;
   --rule: #3d444d; --grid: #262c33; --shade: #ffffff14;
   --c0: #4ea8de; --c1: #ff8c42; --c2: #2bc495; --c3: #e39cc5; --c4: #f2b530; --c5: #85ccf2; --c6: #a5a5a5; --c7: #a78bfa; } }
-@media print { :root { --ink: #000; --soft: #333; --paper: #fff; --card: #fff; --rule: #999; --grid: #ddd; }
-  section { break-inside: avoid; } .prices { display: none; } details > * { display: block; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 main { max-width: 840px; margin: 0 auto; padding: 24px 20px 60px; }
-h1 { font-size: 22px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 34px 0 4px; }
+h1 { font-size: 22px; margin: 0 0 4px; overflow-wrap: anywhere; } h2 { font-size: 17px; margin: 34px 0 4px; }
 p { margin: 6px 0; } .soft { color: var(--soft); font-size: 13px; }
 .verdict { font-size: 18px; border-left: 4px solid var(--c0); padding: 6px 14px; background: var(--card); margin: 14px 0; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 10px; margin: 14px 0; }
@@ -33,11 +31,14 @@ table { border-collapse: collapse; width: 100%; font-size: 13px; margin: 6px 0; 
 th, td { text-align: right; padding: 3px 8px; border-bottom: 1px solid var(--grid); }
 th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 600; }
 .scroll { overflow-x: auto; }
+@media screen { details:not([open]) > :not(summary) { display: none; } }
 details { margin: 4px 0; } summary { cursor: pointer; color: var(--soft); font-size: 13px; }
 .prices { background: var(--card); border: 1px solid var(--rule); border-radius: 6px; padding: 10px 14px;
   display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 8px 18px; }
-.prices label { font-size: 13px; } .prices input { width: 100%; accent-color: var(--c0); }
+.prices label { font-size: 13px; } .prices input { width: 100%; margin: 2px 0; accent-color: var(--c0); }
 code { background: var(--card); padding: 1px 4px; border-radius: 3px; overflow-wrap: anywhere; }
+@media print { :root { --ink: #000; --soft: #333; --paper: #fff; --card: #fff; --rule: #999; --grid: #ddd; }
+  section { break-inside: avoid; } .prices { display: none; } }
 )css";
 
 // Base quantities are in the element #base as JSON; elements with data-usd name a sum.
@@ -59,6 +60,7 @@ inline constexpr const char* kPageScript = R"js(
     for (const e of document.querySelectorAll('[data-usd]')) e.textContent = usd(sums[e.dataset.usd]);
   };
   for (const i of inputs) i.addEventListener('input', update);
+  addEventListener('beforeprint', () => { for (const d of document.querySelectorAll('details')) d.open = true; });
 })();
 )js";
 

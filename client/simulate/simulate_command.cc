@@ -137,17 +137,15 @@ absl::StatusOr<Result> RunSimulation(const SimulateCommand& command) {
                                      [&progress](uint64_t done) { progress.Update(done); }));
   }
   Result result;
+  const economics::ReuseStudy reuse(trace);
+  const WindowEconomics windows = WeighWindows(trace, reuse, command.settings.window_ttl_ns, costs);
   const bool page = !command.html.empty();
   if (page) {
     RP_ASSIGN(study.fingerprint, TraceFingerprint(study.trace));
     RP_TRY(RunWithSeries(trace, costs, &study));
     AddCurves(trace, costs, command.belady, command.threads, &study);
-    const economics::ReuseStudy reuse(trace);
-    const WindowEconomics windows =
-        WeighWindows(trace, reuse, command.settings.window_ttl_ns, costs);
     RP_TRY(WriteFile(command.html, StudyPage(study, reuse, windows, costs)));
     result.json = StudyJson(study, costs);
-    result.json["windows"] = WindowEconomicsJson(windows);
     result.text = StudyVerdict(study, costs) + "\n";
   } else if (axes.empty()) {
     RP_ASSIGN(std::vector<SimulatedRun> runs,
@@ -162,7 +160,9 @@ absl::StatusOr<Result> RunSimulation(const SimulateCommand& command) {
       result.json["runs"].push_back(RunJson(run, Costs(own, profile)));
     }
   }
-  result.text += axes.empty() ? RunText(study.run, costs) : SweepText(study.sweep);
+  if (page || axes.empty()) result.json["windows"] = WindowEconomicsJson(windows);
+  result.text += axes.empty() ? RunText(study.run, costs) + RulesText(costs, windows)
+                              : SweepText(study.sweep);
   if (!command.csv.empty()) {
     const std::vector<SimulatedRun> one = {study.run};
     RP_TRY(WriteFile(command.csv, SweepCsv(axes.empty() ? one : study.sweep)));

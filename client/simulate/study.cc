@@ -19,7 +19,7 @@ using economics::ReferencePolicy;
 
 constexpr uint32_t kBuckets = 72;
 constexpr size_t kSessionsShown = 10;
-constexpr uint32_t kBoundPoints = 8;
+constexpr uint32_t kBoundPoints = 14;
 constexpr double kMillion = 1e6;
 
 // Calls work(i) for i below `count`, on `threads` threads.
@@ -49,6 +49,10 @@ void AddToBucket(const BlockTrace& trace, const ServedRequest& served, Study* st
   bucket.hit.ssd += served.hit.ssd;
   bucket.ssd_bytes_written += served.ssd_bytes_written;
   bucket.window_bytes = std::max(bucket.window_bytes, served.window_bytes);
+  bucket.computed_gpu_seconds += served.cost.compute_gpu_seconds;
+  bucket.replayed_gpu_seconds += served.cost.replay_gpu_seconds;
+  bucket.saved_gpu_seconds += std::max(0.0, served.cost.saved_gpu_seconds());
+  bucket.load_seconds += served.cost.load_seconds;
 }
 
 // The hit rate of a cache of one pool, by definition (storage/economics/reference.h).

@@ -40,6 +40,8 @@ struct TimeBucket {
   HitTokens hit;
   uint64_t ssd_bytes_written = 0;
   uint64_t window_bytes = 0;  // At most.
+  double computed_gpu_seconds = 0, replayed_gpu_seconds = 0, saved_gpu_seconds = 0;
+  double load_seconds = 0;
 };
 
 struct SessionTotal {

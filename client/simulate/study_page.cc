@@ -61,7 +61,7 @@ class Page {
     const CostProfile& p = costs_.profile();
     const auto slider = [](const char* name, const char* label, double value) {
       char text[32];
-      std::snprintf(text, sizeof(text), "%.3g", value);
+      std::snprintf(text, sizeof(text), value >= 1000 ? "%.0f" : "%.3g", value);
       return std::string("<label>") + label + " <b id=\"v-" + name + "\">" + text +
              "</b><input type=\"range\" name=\"" + name +
              "\" min=\"-2\" max=\"2\" step=\"0.05\" value=\"0\"></label>";

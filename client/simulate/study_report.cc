@@ -335,6 +335,28 @@ std::string RunText(const SimulatedRun& run, const Costs& costs) {
   return text;
 }
 
+std::string RulesText(const Costs& costs, const WindowEconomics& windows) {
+  const CostProfile& p = costs.profile();
+  const auto tokens = [](double count) {
+    return std::isfinite(count) ? CountText(static_cast<uint64_t>(std::ceil(count))) + " tokens"
+                                : std::string("no length");
+  };
+  std::string text = "loading beats computing from " +
+                     tokens(costs.BreakEvenTokens(p.dram.gb_per_second)) + " (dram), " +
+                     tokens(costs.BreakEvenTokens(p.ssd.read_gb_per_second)) + " (ssd), " +
+                     tokens(costs.BreakEvenTokens(p.shared.gb_per_second)) + " (another machine)\n";
+  text += "a block that is used once more is worth keeping for " +
+          SecondsText(costs.KeepSeconds(p.hbm_usd_per_byte_second())) + " in hbm, " +
+          SecondsText(costs.KeepSeconds(p.dram_usd_per_byte_second())) + " in dram, " +
+          SecondsText(costs.KeepSeconds(p.ssd_usd_per_byte_second())) + " on ssd\n";
+  if (costs.model().window_bytes() == 0) return text;
+  text += "windows: the ttl that costs least is " + SecondsText(windows.ttl_seconds) + " (" +
+          UsdText(windows.ttl_usd) + "), the configured one costs " +
+          UsdText(windows.configured_usd) + ", replaying always " + UsdText(windows.no_pool_usd) +
+          ", keeping them on ssd " + UsdText(windows.persisted_usd) + "\n";
+  return text;
+}
+
 std::string SweepText(const std::vector<SimulatedRun>& runs) {
   const std::vector<const Setting*> varied = SettingsThatDiffer(runs);
   std::vector<std::vector<std::string>> rows(1);

@@ -141,12 +141,21 @@ std::string StudySections::OverTime() const {
           },
       .x = {},
       .layers = {{"HBM", "c3", {}}, {"DRAM", "c0", {}}, {"SSD", "c5", {}}, {"computed", "c1", {}}}};
-  Plot pool{.title = "Window pool over time",
-            .x_label = "time",
-            .y_label = "GB",
-            .x_text = HoursText,
-            .y_text = GigabytesText};
-  PlotSeries windows{"window pool", "c4", {}, true}, written{"written to SSD by then", "c7", {}};
+  StackedPlot seconds{.title = "GPU time over time",
+                      .x_label = "time",
+                      .y_label = "GPU time",
+                      .x_text = HoursText,
+                      .y_text = [](double value) { return SecondsText(value); },
+                      .x = {},
+                      .layers = {{"computed", "c1", {}}, {"replayed", "c4", {}}, {"saved", "c2", {}}}};
+  Plot bytes{.title = "Bytes over time",
+             .x_label = "time",
+             .y_label = "GB",
+             .x_text = HoursText,
+             .y_text = GigabytesText};
+  PlotSeries windows{"window pool", "c4", {}, true}, written{"written to SSD by then", "c7", {}},
+      read{"read from DRAM and SSD by then", "c0", {}};
+  double total_read = 0;
   double total_written = 0;
   std::vector<WorthCells> rows;
   for (const TimeBucket& bucket : study_.buckets) {
@@ -156,7 +165,14 @@ std::string StudySections::OverTime() const {
     plot.layers[2].values.push_back(static_cast<double>(bucket.hit.ssd));
     plot.layers[3].values.push_back(
         static_cast<double>(bucket.input_tokens - std::min(bucket.hit.all(), bucket.input_tokens)));
+    seconds.x.push_back(bucket.begin_hours);
+    seconds.layers[0].values.push_back(bucket.computed_gpu_seconds);
+    seconds.layers[1].values.push_back(bucket.replayed_gpu_seconds);
+    seconds.layers[2].values.push_back(bucket.saved_gpu_seconds);
     total_written += static_cast<double>(bucket.ssd_bytes_written);
+    total_read += static_cast<double>(bucket.hit.dram + bucket.hit.ssd) *
+                  costs_.model().bytes_per_token();
+    read.points.emplace_back(bucket.begin_hours, total_read);
     windows.points.emplace_back(bucket.begin_hours, static_cast<double>(bucket.window_bytes));
     written.points.emplace_back(bucket.begin_hours, total_written);
     rows.push_back({HoursText(bucket.begin_hours), CountText(bucket.requests),
@@ -166,13 +182,13 @@ std::string StudySections::OverTime() const {
                     CountText(bucket.replayed_hits), FormatBytes(bucket.ssd_bytes_written),
                     FormatBytes(bucket.window_bytes)});
   }
-  pool.series = {windows, written};
+  bytes.series = {windows, written, read};
   return HtmlSection("Over time",
                      CountText(f_.blocks.dram_evictions) + " blocks left DRAM and " +
                          CountText(f_.blocks.evicted_for_good) + " left the last tier.",
-                     plot.Svg() + pool.Svg(),
+                     plot.Svg() + seconds.Svg() + bytes.Svg(),
                      HtmlTable({"from", "requests", "input tokens", "hit rate", "replays",
-                                "SSD written", "windows"},
+                                "SSD written", "windows", "GPU computed", "GPU saved", "loading"},
                                rows),
                      "The warm-up, when there is one, is in these plots and not in the figures.");
 }

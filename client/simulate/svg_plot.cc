@@ -10,7 +10,7 @@ namespace reprise {
 namespace {
 
 constexpr double kWidth = 760, kHeight = 300;
-constexpr double kLeft = 64, kRight = 16, kTop = 14, kBottom = 46;
+constexpr double kLeft = 64, kRight = 36, kTop = 14, kBottom = 46;
 constexpr double kLegendStep = 150;
 
 std::string Number(double value) {

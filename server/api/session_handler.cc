@@ -174,7 +174,7 @@ void HandleSessionBlocks(ApiCall* call, const std::string& name) {
   StorePort& store = backend.scheduler().store();
   using Residency = StorePort::Residency;
   const auto where = WaitFor<std::vector<Residency>>(
-      [&](auto done) { store.Lookup(*name_space, KeysOf(chain), std::move(done)); });
+      [&](auto done) { store.Lookup(*name_space, KeysOf(chain), LookupFor::kInspection, std::move(done)); });
 
   Json blocks = Json::array();
   uint64_t in_dram = 0, on_ssd = 0;
@@ -372,6 +372,7 @@ void HandleSessionExport(ApiCall* call, const std::string& name) {
   using Residency = StorePort::Residency;
   const auto where = WaitFor<std::vector<Residency>>([&](auto done) {
     store.Lookup(*name_space, KeysOf(PrefixChain(name_space->name_space, *tokens)),
+                 LookupFor::kInspection,
                  std::move(done));
   });
   SessionFileHeader header{.manifest = backend.ManifestOf(call->tenant),

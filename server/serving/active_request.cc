@@ -51,7 +51,7 @@ bool ActiveRequest::Start() {
   }
   if (!request_->read_cache) keys.clear();
   ++pending_;
-  context_.store.Lookup(request_->name_space, std::move(keys),
+  context_.store.Lookup(request_->name_space, std::move(keys), LookupFor::kRequest,
                         [this](std::vector<StorePort::Residency> where) {
                           CallDone();
                           OnLookup(std::move(where));

@@ -49,6 +49,7 @@ class Job : public ShardCall {
 struct LookupJob final : Job {
   uint16_t name_space = 0;
   std::vector<BlockKey> keys;
+  LookupFor purpose = LookupFor::kRequest;
   std::function<void(std::vector<StorePort::Residency>)> done;
   LookupRun run_;
   std::vector<StorePort::Residency> residency;
@@ -56,7 +57,7 @@ struct LookupJob final : Job {
   void Run(Shard& entry) override {
     run_.Start(
         &entry, std::as_bytes(std::span(keys)), static_cast<uint32_t>(keys.size()), name_space,
-        [](void* self) { static_cast<LookupJob*>(self)->OnBlocks(); }, this);
+        purpose, [](void* self) { static_cast<LookupJob*>(self)->OnBlocks(); }, this);
   }
   void SayNothing() override { residency.assign(keys.size(), StorePort::Residency::kAbsent); }
   void OnBlocks() {
@@ -287,9 +288,10 @@ void StorePort::Send(Work* job) {
   static_cast<Job*>(job)->Send(entry_, queue_, &outstanding_);
 }
 
-void StorePort::Lookup(const Namespace& name_space, std::vector<BlockKey> keys,
+void StorePort::Lookup(const Namespace& name_space, std::vector<BlockKey> keys, LookupFor purpose,
                        std::function<void(std::vector<Residency>)> done) {
   auto* job = new LookupJob;
+  job->purpose = purpose;
   job->name_space = name_space.index;
   job->keys = std::move(keys);
   job->done = std::move(done);

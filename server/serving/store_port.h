@@ -9,6 +9,7 @@
 #include "protocol/wire/messages.h"
 #include "server/connection.h"
 #include "server/serving/task_queue.h"
+#include "server/lookup_run.h"
 #include "server/shard.h"
 
 namespace reprise::server {
@@ -24,7 +25,7 @@ class StorePort {
   using Residency = storage::BlockStore::Residency;
 
   // Where each block is. Pins nothing.
-  void Lookup(const Namespace& name_space, std::vector<BlockKey> keys,
+  void Lookup(const Namespace& name_space, std::vector<BlockKey> keys, LookupFor purpose,
               std::function<void(std::vector<Residency>)> done);
   // Bytes of each snapshot, 0 where there is none. Pins nothing.
   void ProbeWindows(const Namespace& name_space, std::vector<wire::WindowKey> windows,

@@ -167,10 +167,10 @@ ProgramResult DaemonTest::RunReprised(std::vector<std::string> arguments) const 
 }
 
 ProgramResult DaemonTest::RunReprise(std::vector<std::string> arguments,
-                                     std::string address) const {
+                                     std::string address, const std::string& scratch) const {
   if (address.empty()) address = this->address();
   arguments.insert(arguments.begin(), {kReprise, "--address", address});
-  return RunProgram(std::move(arguments), directory_ + "/reprise");
+  return RunProgram(std::move(arguments), directory_ + "/" + scratch);
 }
 
 std::string HttpGet(uint16_t port, const std::string& path) {

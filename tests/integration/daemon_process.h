@@ -104,7 +104,9 @@ class DaemonTest : public testing::Test {
 
   ProgramResult RunReprised(std::vector<std::string> arguments) const;
   // The command line tool, with --address of this daemon, or another.
-  ProgramResult RunReprise(std::vector<std::string> arguments, std::string address = "") const;
+  // What it prints goes through files named `scratch`: two that run at once need two names.
+  ProgramResult RunReprise(std::vector<std::string> arguments, std::string address = "",
+                           const std::string& scratch = "reprise") const;
 
  private:
   void ExpectCleanLog();
