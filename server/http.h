@@ -22,7 +22,7 @@ class HttpSource {
   virtual std::string Metrics() = 0;  // Prometheus text format.
   // True when requests are served. Else `reason` says why not, in a few words.
   virtual bool Ready(std::string* reason) = 0;
-  virtual std::string StatusJson() = 0;  // One JSON object.
+  virtual std::string StatusJson() = 0;          // One JSON object.
   virtual TraceTap* trace() { return nullptr; }  // Live requests; null: none to record.
 };
 

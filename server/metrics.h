@@ -73,7 +73,7 @@ struct ShardMetrics {
   uint32_t connections = 0;
   uint32_t operations = 0;  // Requests in progress.
   uint32_t leases = 0;
-  uint64_t leases_revoked = 0;  // Ended with their connection rather than by Release.
+  uint64_t leases_revoked = 0;      // Ended with their connection rather than by Release.
   storage::WhatIf::Counts what_if;  // hits by MetricsSnapshot::what_if_sizes.
 };
 

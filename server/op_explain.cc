@@ -91,8 +91,8 @@ class ExplainOperation final : public Operation {
     }
     chain_.Start(
         &shard(), std::as_bytes(std::span(keys_)), static_cast<uint32_t>(keys_.size()),
-        name_space_.index, LookupFor::kInspection, [](void* self) { static_cast<ExplainOperation*>(self)->OnChain(); },
-        this);
+        name_space_.index, LookupFor::kInspection,
+        [](void* self) { static_cast<ExplainOperation*>(self)->OnChain(); }, this);
   }
 
  private:

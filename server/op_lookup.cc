@@ -41,7 +41,8 @@ class LookupOperation final : public Operation {
   void Start() {
     run_.Start(
         &shard(), std::as_bytes(std::span(keys_)), static_cast<uint32_t>(keys_.size()), name_space_,
-        LookupFor::kRequest, [](void* self) { static_cast<LookupOperation*>(self)->OnBlocks(); }, this);
+        LookupFor::kRequest, [](void* self) { static_cast<LookupOperation*>(self)->OnBlocks(); },
+        this);
   }
 
   void OnProbed() {

@@ -410,9 +410,7 @@ void Server::UpdateLedger() {
   if (!added.empty()) meta_->AddLedger(std::move(added));
 }
 
-uint64_t Server::SsdBlocksPerShard() const {
-  return region_count_ * directory_->geometry().slots;
-}
+uint64_t Server::SsdBlocksPerShard() const { return region_count_ * directory_->geometry().slots; }
 
 MetricsSnapshot Server::BaseSnapshot() const {
   MetricsSnapshot snapshot;

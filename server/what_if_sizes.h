@@ -13,7 +13,8 @@ struct WhatIfSize {
   uint64_t blocks = 0;
 };
 
-// Half, once, twice, four and eight times each tier, ascending by size. A tier of 0 blocks has none.
+// Half, once, twice, four and eight times each tier, ascending by size. A tier of 0 blocks has
+// none.
 std::vector<WhatIfSize> WhatIfSizes(uint64_t dram_blocks, uint64_t ssd_blocks);
 
 }  // namespace reprise::server

@@ -26,9 +26,7 @@ class WhatIf {
   };
   explicit WhatIf(const Options& options);
 
-  bool Sampled(const BlockKey& key) const {
-    return HashOf(key) <= threshold_;
-  }
+  bool Sampled(const BlockKey& key) const { return HashOf(key) <= threshold_; }
   // A request asked whether it is there.
   void Look(const BlockKey& key) {
     if (Sampled(key)) CountLook(key);

@@ -84,7 +84,8 @@ void AddStatus(CLI::App* app, Globals* globals) {
   status->add_flag("--money", status_options->money,
                    "What the ledger is worth: GPU time saved against tiers held and worn");
   status->add_option("--model", status_options->model, "Of --money: priced as; the daemon's else");
-  status->add_option("--profile", status_options->profile_file, "Of --money: a TOML file of prices");
+  status->add_option("--profile", status_options->profile_file,
+                     "Of --money: a TOML file of prices");
   status->add_option("--set", status_options->profile_values, "One of them: gpu.usd_per_hour=2.5");
   OnRun(status, globals,
         [globals, status_options] { return RunStatus(*globals, *status_options); });

@@ -1,6 +1,7 @@
 // `reprise calibrate` and `reprise record`: what a simulation needs of this machine and of its
 // traffic.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <fstream>
@@ -56,9 +57,9 @@ std::string Today() {
 
 // Three digits: more would be noise.
 double Rounded(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.3g", value);
-  return std::atof(text);
+  if (value <= 0) return 0;
+  const double unit = std::pow(10, std::floor(std::log10(value)) - 2);
+  return std::round(value / unit) * unit;
 }
 
 absl::StatusOr<Result> RunCalibrate(const CalibrateCommand& command) {
@@ -126,11 +127,11 @@ absl::StatusOr<Result> RunCalibrate(const CalibrateCommand& command) {
   if (!(file << toml) || !file.flush()) return ErrnoStatus(errno, "cannot write " + command.out);
   result.json["file"] = command.out;
   char text[256];
-  std::snprintf(text, sizeof(text),
-                "disk   %.3g GB/s read, %.3g written\ncopy   %.3g GB/s\nengine %.3g tokens/s of %s\n",
-                profile.ssd.read_gb_per_second, profile.ssd.write_gb_per_second,
-                profile.dram.gb_per_second, profile.gpu.prefill_tokens_per_second,
-                command.model.c_str());
+  std::snprintf(
+      text, sizeof(text),
+      "disk   %.3g GB/s read, %.3g written\ncopy   %.3g GB/s\nengine %.3g tokens/s of %s\n",
+      profile.ssd.read_gb_per_second, profile.ssd.write_gb_per_second, profile.dram.gb_per_second,
+      profile.gpu.prefill_tokens_per_second, command.model.c_str());
   result.text = text + ("written to " + command.out) + "\n";
   return result;
 }
@@ -154,8 +155,8 @@ absl::StatusOr<Result> RunRecord(const RecordCommand& command) {
   const SystemClock clock;
   Progress progress("recording", 0, Progress::Unit::kCount, clock);
   uint64_t requests = 0;
-  const absl::Status status = api->GetLines(
-      "/trace?seconds=" + std::to_string(seconds), [&](std::string_view line) {
+  const absl::Status status =
+      api->GetLines("/trace?seconds=" + std::to_string(seconds), [&](std::string_view line) {
         if (line.empty()) return true;
         file << line << '\n';
         progress.Update(++requests);

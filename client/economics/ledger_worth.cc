@@ -34,17 +34,15 @@ Json LedgerWorth(const Json& status, const Costs& costs) {
   const double dram = BudgetOf(status, "dram") * seconds * profile.dram_usd_per_byte_second();
   const double pool = window * seconds * profile.dram_usd_per_byte_second();
   const double ssd = BudgetOf(status, "ssd") * seconds * profile.ssd_usd_per_byte_second();
-  const double wear =
-      NumberAt(ledger, "ssd_bytes_written") * profile.ssd_usd_per_byte_written();
+  const double wear = NumberAt(ledger, "ssd_bytes_written") * profile.ssd_usd_per_byte_written();
   const double spent = replay + dram + pool + ssd + wear;
   return {{"currency", "USD"},
           {"model", costs.model().name()},
           {"asked_tokens", asked},
           {"hit_tokens", hit},
           {"hit_rate", asked == 0 ? 0 : hit / asked},
-          {"gpu_seconds_saved",
-           std::max(0.0, hit - replays * costs.model().replay_tokens()) /
-               profile.gpu.prefill_tokens_per_second},
+          {"gpu_seconds_saved", std::max(0.0, hit - replays * costs.model().replay_tokens()) /
+                                    profile.gpu.prefill_tokens_per_second},
           {"saved", saved},
           {"spent", spent},
           {"net", saved - spent},

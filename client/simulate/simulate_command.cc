@@ -161,8 +161,8 @@ absl::StatusOr<Result> RunSimulation(const SimulateCommand& command) {
     }
   }
   if (page || axes.empty()) result.json["windows"] = WindowEconomicsJson(windows);
-  result.text += axes.empty() ? RunText(study.run, costs) + RulesText(costs, windows)
-                              : SweepText(study.sweep);
+  result.text +=
+      axes.empty() ? RunText(study.run, costs) + RulesText(costs, windows) : SweepText(study.sweep);
   if (!command.csv.empty()) {
     const std::vector<SimulatedRun> one = {study.run};
     RP_TRY(WriteFile(command.csv, SweepCsv(axes.empty() ? one : study.sweep)));

@@ -141,13 +141,14 @@ std::string StudySections::OverTime() const {
           },
       .x = {},
       .layers = {{"HBM", "c3", {}}, {"DRAM", "c0", {}}, {"SSD", "c5", {}}, {"computed", "c1", {}}}};
-  StackedPlot seconds{.title = "GPU time over time",
-                      .x_label = "time",
-                      .y_label = "GPU time",
-                      .x_text = HoursText,
-                      .y_text = [](double value) { return SecondsText(value); },
-                      .x = {},
-                      .layers = {{"computed", "c1", {}}, {"replayed", "c4", {}}, {"saved", "c2", {}}}};
+  StackedPlot seconds{
+      .title = "GPU time over time",
+      .x_label = "time",
+      .y_label = "GPU time",
+      .x_text = HoursText,
+      .y_text = [](double value) { return SecondsText(value); },
+      .x = {},
+      .layers = {{"computed", "c1", {}}, {"replayed", "c4", {}}, {"saved", "c2", {}}}};
   Plot bytes{.title = "Bytes over time",
              .x_label = "time",
              .y_label = "GB",
@@ -170,8 +171,8 @@ std::string StudySections::OverTime() const {
     seconds.layers[1].values.push_back(bucket.replayed_gpu_seconds);
     seconds.layers[2].values.push_back(bucket.saved_gpu_seconds);
     total_written += static_cast<double>(bucket.ssd_bytes_written);
-    total_read += static_cast<double>(bucket.hit.dram + bucket.hit.ssd) *
-                  costs_.model().bytes_per_token();
+    total_read +=
+        static_cast<double>(bucket.hit.dram + bucket.hit.ssd) * costs_.model().bytes_per_token();
     read.points.emplace_back(bucket.begin_hours, total_read);
     windows.points.emplace_back(bucket.begin_hours, static_cast<double>(bucket.window_bytes));
     written.points.emplace_back(bucket.begin_hours, total_written);

@@ -173,8 +173,9 @@ void HandleSessionBlocks(ApiCall* call, const std::string& name) {
   const std::vector<Hash256> chain = PrefixChain(name_space->name_space, *tokens);
   StorePort& store = backend.scheduler().store();
   using Residency = StorePort::Residency;
-  const auto where = WaitFor<std::vector<Residency>>(
-      [&](auto done) { store.Lookup(*name_space, KeysOf(chain), LookupFor::kInspection, std::move(done)); });
+  const auto where = WaitFor<std::vector<Residency>>([&](auto done) {
+    store.Lookup(*name_space, KeysOf(chain), LookupFor::kInspection, std::move(done));
+  });
 
   Json blocks = Json::array();
   uint64_t in_dram = 0, on_ssd = 0;
@@ -372,8 +373,7 @@ void HandleSessionExport(ApiCall* call, const std::string& name) {
   using Residency = StorePort::Residency;
   const auto where = WaitFor<std::vector<Residency>>([&](auto done) {
     store.Lookup(*name_space, KeysOf(PrefixChain(name_space->name_space, *tokens)),
-                 LookupFor::kInspection,
-                 std::move(done));
+                 LookupFor::kInspection, std::move(done));
   });
   SessionFileHeader header{.manifest = backend.ManifestOf(call->tenant),
                            .session = *session,

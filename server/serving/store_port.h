@@ -8,8 +8,8 @@
 
 #include "protocol/wire/messages.h"
 #include "server/connection.h"
-#include "server/serving/task_queue.h"
 #include "server/lookup_run.h"
+#include "server/serving/task_queue.h"
 #include "server/shard.h"
 
 namespace reprise::server {

@@ -166,8 +166,8 @@ ProgramResult DaemonTest::RunReprised(std::vector<std::string> arguments) const 
   return RunProgram(std::move(arguments), directory_ + "/reprised");
 }
 
-ProgramResult DaemonTest::RunReprise(std::vector<std::string> arguments,
-                                     std::string address, const std::string& scratch) const {
+ProgramResult DaemonTest::RunReprise(std::vector<std::string> arguments, std::string address,
+                                     const std::string& scratch) const {
   if (address.empty()) address = this->address();
   arguments.insert(arguments.begin(), {kReprise, "--address", address});
   return RunProgram(std::move(arguments), directory_ + "/" + scratch);

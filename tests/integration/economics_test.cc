@@ -38,16 +38,15 @@ TEST_F(EconomicsTest, ARecordingIsTheTrafficWithoutItsContent) {
     recorded = Json::parse(result.out, nullptr, false);
   });
   EXPECT_TRUE(Eventually([this] { return Status()["trace_recording"] == true; }));
-  EXPECT_THAT(
-      RunReprise({"record", directory() + "/second", "--for", "1s", "--http", Http()}).err,
-      HasSubstr("records already"));
+  EXPECT_THAT(RunReprise({"record", directory() + "/second", "--for", "1s", "--http", Http()}).err,
+              HasSubstr("records already"));
   const Json driven = Drive();
   recorder.join();
   EXPECT_EQ(recorded["requests"], driven["requests"]);
   EXPECT_EQ(recorded["dropped"], 0);
   const std::vector<std::string> same = {"--model", "nano", "--dram", "48MiB", "--ssd", "0"};
-  std::vector<std::string> of_trace = {"simulate", kSmallTrace}, of_file = {"simulate", file,
-                                                                       "--trace-block", "128"};
+  std::vector<std::string> of_trace = {"simulate", kSmallTrace},
+                           of_file = {"simulate", file, "--trace-block", "128"};
   of_trace.insert(of_trace.end(), same.begin(), same.end());
   of_file.insert(of_file.end(), same.begin(), same.end());
   EXPECT_EQ(Run(of_file)["hit_tokens"], Run(of_trace)["hit_tokens"]);
@@ -82,9 +81,8 @@ TEST_F(EconomicsTest, OtherSizesAndMoneyAreShown) {
 
 TEST_F(EconomicsTest, ACalibratedProfileIsAWholeOne) {
   const std::string file = directory() + "/profile.toml";
-  const Json measured =
-      Run({"calibrate", "--dir", directory(), "--file-size", "32MiB", "--for", "100ms", "--engine",
-           "", "--out", file});
+  const Json measured = Run({"calibrate", "--dir", directory(), "--file-size", "32MiB", "--for",
+                             "100ms", "--engine", "", "--out", file});
   EXPECT_GT(measured["ssd_read_gb_per_second"], 0);
   EXPECT_GT(measured["dram_gb_per_second"], 0);
   EXPECT_THAT(ReadText(file), HasSubstr("# Measured on this machine"));

@@ -10,7 +10,9 @@
 namespace reprise::storage {
 namespace {
 
-BlockKey KeyNumber(uint64_t number) { return {.low = number * 0x9e3779b97f4a7c15u, .high = number}; }
+BlockKey KeyNumber(uint64_t number) {
+  return {.low = number * 0x9e3779b97f4a7c15u, .high = number};
+}
 
 class PlainLru {
  public:
