@@ -190,15 +190,15 @@ void Count(const ServedRequest& served, const TraceRow& row, const Costs& costs,
   figures->load_seconds += served.cost.load_seconds;
 }
 
-std::array<double, 3> Percentiles(std::vector<float>* values) {
-  std::array<double, 3> out{};
-  if (values->empty()) return out;
-  for (size_t i = 0; i < out.size(); ++i) {
-    const auto at = static_cast<size_t>(kPercentiles[i] * static_cast<double>(values->size() - 1));
-    std::nth_element(values->begin(), values->begin() + static_cast<ptrdiff_t>(at), values->end());
-    out[i] = (*values)[at];
-  }
-  return out;
+void SetPercentiles(std::vector<float>* values, std::array<double, 3>* few,
+                    std::array<float, 101>* all) {
+  if (values->empty()) return;
+  std::sort(values->begin(), values->end());
+  const auto at = [&](double share) {
+    return (*values)[static_cast<size_t>(share * static_cast<double>(values->size() - 1))];
+  };
+  for (size_t i = 0; i < few->size(); ++i) (*few)[i] = at(kPercentiles[i]);
+  for (size_t i = 0; i < all->size(); ++i) (*all)[i] = at(static_cast<double>(i) / 100);
 }
 
 }  // namespace
@@ -223,7 +223,7 @@ absl::StatusOr<SimulationFigures> Simulate(
     const TraceRow& row = trace.row(i);
     ServedRequest request{.index = i, .machine = Place(row, i, options), .counted = i >= warm};
     Machine& machine = *machines[request.machine];
-    const uint64_t written = served ? machine.blocks().counts().ssd_bytes_written : 0;
+    const BlockModel::Counts earlier = served ? machine.blocks().counts() : BlockModel::Counts();
     trace.Expand(i, &blocks);
     uint64_t lost = 0;
     machine.Serve(trace, blocks, &request, &lost);
@@ -236,7 +236,11 @@ absl::StatusOr<SimulationFigures> Simulate(
     }
     if (!served) continue;
     request.window_bytes = machine.windows().bytes(row.time_ns);
-    request.ssd_bytes_written = machine.blocks().counts().ssd_bytes_written - written;
+    const BlockModel::Counts now = machine.blocks().counts();
+    request.dram_blocks = machine.blocks().dram_blocks();
+    request.ssd_blocks = machine.blocks().ssd_blocks();
+    request.ssd_bytes_written = now.ssd_bytes_written - earlier.ssd_bytes_written;
+    request.evictions = now.evicted_for_good - earlier.evicted_for_good;
     served(request);
   }
   for (size_t m = 0; m < machines.size(); ++m) {
@@ -250,8 +254,9 @@ absl::StatusOr<SimulationFigures> Simulate(
   figures.dram_bytes_read = figures.hit_tokens.dram / kBlockTokens * options.blocks.record_bytes;
   figures.span_ns =
       warm < trace.size() ? trace.row(trace.size() - 1).time_ns - trace.row(warm).time_ns : 0;
-  figures.first_token = Percentiles(&first_token);
-  figures.first_token_cold = Percentiles(&first_token_cold);
+  SetPercentiles(&first_token, &figures.first_token, &figures.first_token_by_percent);
+  SetPercentiles(&first_token_cold, &figures.first_token_cold,
+                 &figures.first_token_cold_by_percent);
   return figures;
 }
 

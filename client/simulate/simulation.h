@@ -45,6 +45,8 @@ struct SimulationFigures {
   double cold_gpu_seconds = 0, compute_gpu_seconds = 0, replay_gpu_seconds = 0, load_seconds = 0;
   // Seconds to the first token, by percentile 50, 95 and 99, with the cache and without.
   std::array<double, 3> first_token{}, first_token_cold{};
+  // The same by percentile 0, 1, .. 100.
+  std::array<float, 101> first_token_by_percent{}, first_token_cold_by_percent{};
 
   double hit_rate() const {
     return input_tokens == 0
@@ -65,8 +67,11 @@ struct ServedRequest {
   bool replayed = false;
   bool fork = false;
   RequestCost cost;
-  uint64_t window_bytes = 0;       // In the machine's pool, afterwards.
-  uint64_t ssd_bytes_written = 0;  // By it.
+  // Of its machine, afterwards: bytes in the window pool, blocks in tiers.
+  uint64_t window_bytes = 0;
+  uint32_t dram_blocks = 0, ssd_blocks = 0;
+  // By it.
+  uint64_t ssd_bytes_written = 0, evictions = 0;
 };
 
 // Serves a trace as machines with these options would, under a virtual clock: each request is what

@@ -49,6 +49,10 @@ void AddToBucket(const BlockTrace& trace, const ServedRequest& served, Study* st
   bucket.hit.ssd += served.hit.ssd;
   bucket.ssd_bytes_written += served.ssd_bytes_written;
   bucket.window_bytes = std::max(bucket.window_bytes, served.window_bytes);
+  const uint64_t record_bytes = study->record_bytes;
+  bucket.dram_bytes = served.dram_blocks * record_bytes;
+  bucket.ssd_bytes = served.ssd_blocks * record_bytes;
+  bucket.evictions += served.evictions;
   bucket.computed_gpu_seconds += served.cost.compute_gpu_seconds;
   bucket.replayed_gpu_seconds += served.cost.replay_gpu_seconds;
   bucket.saved_gpu_seconds += std::max(0.0, served.cost.saved_gpu_seconds());
@@ -131,6 +135,7 @@ absl::StatusOr<std::vector<SimulatedRun>> RunPoints(
 }
 
 absl::Status RunWithSeries(const BlockTrace& trace, const Costs& costs, Study* study) {
+  study->record_bytes = costs.model().record_bytes();
   const Nanos width = trace.span_ns() / kBuckets;
   study->buckets.assign(kBuckets, {});
   for (uint32_t i = 0; i < kBuckets; ++i) {

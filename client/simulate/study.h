@@ -39,7 +39,9 @@ struct TimeBucket {
   uint64_t requests = 0, input_tokens = 0, replayed_hits = 0;
   HitTokens hit;
   uint64_t ssd_bytes_written = 0;
-  uint64_t window_bytes = 0;  // At most.
+  uint64_t window_bytes = 0;               // At most.
+  uint64_t dram_bytes = 0, ssd_bytes = 0;  // In use, at the end, of the machine that served last.
+  uint64_t evictions = 0;                  // Blocks that left the last tier.
   double computed_gpu_seconds = 0, replayed_gpu_seconds = 0, saved_gpu_seconds = 0;
   double load_seconds = 0;
 };
@@ -62,6 +64,7 @@ struct Study {
   TraceScale scale;
   double warm_up = 0;
 
+  uint32_t record_bytes = 0;
   SimulatedRun run;  // The configuration asked for.
   std::vector<TimeBucket> buckets;
   std::vector<SessionTotal> sessions;  // Most uncomputed tokens first; a few.

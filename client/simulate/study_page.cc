@@ -30,8 +30,8 @@ class Page {
     html += "<p class=\"verdict\">" + EscapeHtml(StudyVerdict(study_, costs_)) + "</p>\n";
     html += Tiles() + Prices();
     html += sections.Capacity() + sections.Waterfall() + sections.Reuse() + sections.Windows() +
-            sections.FirstToken() + sections.MoneyAgainstSize() + sections.Wear() +
-            sections.OverTime() + sections.Sessions() + sections.Sweep();
+            sections.FirstToken() + sections.MoneyAgainstSize() + sections.Sensitivity() +
+            sections.Wear() + sections.OverTime() + sections.Sessions() + sections.Sweep();
     html += Assumptions();
     html += "<script type=\"application/json\" id=\"base\">" + Base() + "</script><script>" +
             kPageScript + "</script></main></body></html>\n";

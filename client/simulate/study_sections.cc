@@ -147,6 +147,14 @@ std::string StudySections::Reuse() const {
             .shade_from = static_cast<double>(f_.span_ns) / kSecond};
   PlotSeries tokens{"of reused tokens", "c0", {}}, tips{"of hits' ends", "c4", {}},
       rate{"hit rate with this TTL", "c2 dash", {}};
+  Plot working{.title = "Working set",
+               .x_label = "used within (log)",
+               .y_label = "GB, mean",
+               .log_x = true,
+               .x_text = plot.x_text,
+               .y_text = GigabytesText,
+               .shade_from = plot.shade_from};
+  PlotSeries set{"bytes in use", "c7", {}};
   uint64_t token_sum = 0, tip_sum = 0;
   std::vector<Cells> rows;
   for (const ReuseStudy::Bin& bin : reuse_.bins()) {
@@ -160,20 +168,25 @@ std::string StudySections::Reuse() const {
         Ratio(static_cast<double>(tip_sum), static_cast<double>(reuse_.hits()));
     tokens.points.emplace_back(seconds, share);
     tips.points.emplace_back(seconds, tip_share);
+    const double set_bytes =
+        reuse_.WorkingSetTokens(bin.upto_ns, f_.span_ns) * costs_.model().bytes_per_token();
+    set.points.emplace_back(seconds, set_bytes);
     rate.points.emplace_back(seconds, share * study_.ceiling);
     if (rows.empty() || std::fmod(std::log2(seconds) + 1e-9, 1) < 0.01) {
       rows.push_back({SecondsText(seconds), PercentText(share), PercentText(tip_share),
-                      PercentText(share * study_.ceiling)});
+                      PercentText(share * study_.ceiling), BytesText(set_bytes)});
     }
   }
   plot.series = {tokens, tips, rate};
+  working.series = {set};
   const double ttl = static_cast<double>(settings_.window_ttl_ns) / kSecond;
   plot.markers.push_back({ttl, "window TTL"});
   return HtmlSection(
       "When what was used is used again",
       PercentText(ShareWithin(ttl)) + " of the reused tokens come back within the window TTL of " +
           SecondsText(ttl) + ".",
-      plot.Svg(), HtmlTable({"within", "of tokens", "of hits' ends", "hit rate"}, rows),
+      plot.Svg() + working.Svg(),
+      HtmlTable({"within", "of tokens", "of hits' ends", "hit rate", "working set"}, rows),
       "Of a cache without limits: time since any request contained the block. The trace spans " +
           SecondsText(static_cast<double>(f_.span_ns) / kSecond) +
           ": longer intervals cannot show (shaded).");

@@ -20,6 +20,7 @@ class StudySections {
   std::string Windows() const;  // Empty where the model has none.
   std::string FirstToken() const;
   std::string MoneyAgainstSize() const;
+  std::string Sensitivity() const;
   std::string Wear() const;
   std::string OverTime() const;
   std::string Sessions() const;  // Empty where the trace names none.
@@ -27,6 +28,8 @@ class StudySections {
 
  private:
   static std::string SpeedText(double rate);
+  // The net saving under another profile; what hits is the same.
+  double NetUnder(const CostProfile& profile) const;
   double ShareWithin(double seconds) const;
 
   const Study& study_;

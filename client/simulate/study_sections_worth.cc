@@ -21,6 +21,20 @@ std::string StudySections::FirstToken() const {
   for (size_t i = 0; i < 3; ++i) {
     rows.push_back({names[i], SecondsText(f_.first_token[i]), SecondsText(f_.first_token_cold[i])});
   }
+  Plot distribution{.title = "Time to the first token",
+                    .x_label = "seconds (log)",
+                    .y_label = "of requests",
+                    .log_x = true,
+                    .y_max = 1,
+                    .x_text = [](double seconds) { return SecondsText(seconds); },
+                    .y_text = WholePercent};
+  PlotSeries with{"with the cache", "c0", {}}, without{"without", "c1 dash", {}};
+  for (size_t i = 0; i < f_.first_token_by_percent.size(); ++i) {
+    const double share = static_cast<double>(i) / 100;
+    with.points.emplace_back(std::max(1e-4F, f_.first_token_by_percent[i]), share);
+    without.points.emplace_back(std::max(1e-4F, f_.first_token_cold_by_percent[i]), share);
+  }
+  distribution.series = {with, without};
   const CostProfile& p = costs_.profile();
   Plot plot{.title = "Loading against computing",
             .x_label = "tokens of the prefix (log)",
@@ -45,7 +59,9 @@ std::string StudySections::FirstToken() const {
                ? "; loading from SSD beats computing from " +
                      CountText(static_cast<uint64_t>(std::ceil(breaks))) + " tokens on."
                : "; loading from SSD never beats computing here."),
-      HtmlTable({"percentile", "with the cache", "without"}, rows) + plot.Svg(), "",
+      HtmlTable({"percentile", "with the cache", "without"}, rows) + distribution.Svg() +
+          plot.Svg(),
+      "",
       "Load, replay and compute one after the other on an idle instance of " +
           CountText(static_cast<uint64_t>(p.gpu.per_instance)) + " GPUs; no queues.");
 }
@@ -155,7 +171,8 @@ std::string StudySections::OverTime() const {
              .x_text = HoursText,
              .y_text = GigabytesText};
   PlotSeries windows{"window pool", "c4", {}, true}, written{"written to SSD by then", "c7", {}},
-      read{"read from DRAM and SSD by then", "c0", {}};
+      read{"read from DRAM and SSD by then", "c0", {}}, dram{"DRAM in use", "c3", {}, true},
+      ssd{"SSD in use", "c5", {}, true};
   double total_read = 0;
   double total_written = 0;
   std::vector<WorthCells> rows;
@@ -174,6 +191,8 @@ std::string StudySections::OverTime() const {
     total_read +=
         static_cast<double>(bucket.hit.dram + bucket.hit.ssd) * costs_.model().bytes_per_token();
     read.points.emplace_back(bucket.begin_hours, total_read);
+    dram.points.emplace_back(bucket.begin_hours, static_cast<double>(bucket.dram_bytes));
+    ssd.points.emplace_back(bucket.begin_hours, static_cast<double>(bucket.ssd_bytes));
     windows.points.emplace_back(bucket.begin_hours, static_cast<double>(bucket.window_bytes));
     written.points.emplace_back(bucket.begin_hours, total_written);
     rows.push_back({HoursText(bucket.begin_hours), CountText(bucket.requests),
@@ -183,15 +202,16 @@ std::string StudySections::OverTime() const {
                     CountText(bucket.replayed_hits), FormatBytes(bucket.ssd_bytes_written),
                     FormatBytes(bucket.window_bytes)});
   }
-  bytes.series = {windows, written, read};
-  return HtmlSection("Over time",
-                     CountText(f_.blocks.dram_evictions) + " blocks left DRAM and " +
-                         CountText(f_.blocks.evicted_for_good) + " left the last tier.",
-                     plot.Svg() + seconds.Svg() + bytes.Svg(),
-                     HtmlTable({"from", "requests", "input tokens", "hit rate", "replays",
-                                "SSD written", "windows", "GPU computed", "GPU saved", "loading"},
-                               rows),
-                     "The warm-up, when there is one, is in these plots and not in the figures.");
+  bytes.series = {windows, dram, ssd, written, read};
+  return HtmlSection(
+      "Over time",
+      CountText(f_.blocks.dram_evictions) + " blocks left DRAM and " +
+          CountText(f_.blocks.evicted_for_good) + " left the last tier.",
+      plot.Svg() + seconds.Svg() + bytes.Svg(),
+      HtmlTable({"from", "requests", "input tokens", "hit rate", "replays", "SSD written",
+                 "windows", "evicted", "GPU computed", "GPU saved", "loading"},
+                rows),
+      "The warm-up, when there is one, is in these plots and not in the figures.");
 }
 
 std::string StudySections::Sessions() const {

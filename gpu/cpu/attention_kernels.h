@@ -228,40 +228,101 @@ void KernelIndexQuery(const uint8_t* codes, const uint8_t* scales, uint32_t dim,
   }
 }
 
-// q . k of one head and sixteen keys.
-inline F16 IndexDot(const uint8_t* keys, const uint8_t* query, uint32_t dim) {
+// q . k of `kHeads` heads and sixteen keys, which are read once for all of them.
+template <uint32_t kHeads>
+inline void IndexDots(const uint8_t* keys, const uint8_t* queries, size_t query_bytes, uint32_t dim,
+                      F16* dots) {
   const uint8_t* tails = keys + size_t{dim} * kLanes;
-  F16 dot = Set(0.0f);
+  for (uint32_t head = 0; head < kHeads; ++head) dots[head] = Set(0.0f);
   for (uint32_t group = 0; group < dim / kGroup; ++group) {
-    U16 sums = SetU(0);
+    U16 sums[kHeads];
+    for (uint32_t head = 0; head < kHeads; ++head) sums[head] = SetU(0);
     for (uint32_t d = group * kGroup; d < (group + 1) * kGroup; d += 4) {
-      uint32_t four;
-      memcpy(&four, query + d, sizeof(four));
-      sums = MulAddBytes(SetU(four), LoadU(keys + d * kLanes), sums);
+      const U16 key = LoadU(keys + d * kLanes);
+      for (uint32_t head = 0; head < kHeads; ++head) {
+        uint32_t four;
+        memcpy(&four, queries + head * query_bytes + d, sizeof(four));
+        sums[head] = MulAddBytes(SetU(four), key, sums[head]);
+      }
     }
-    float scale;
-    memcpy(&scale, query + dim + group * 4, sizeof(scale));
     const F16 powers = AsFloat(LoadU(tails + group * kLanes * 8));
-    const I16 key_sums = (I16)LoadU(tails + group * kLanes * 8 + kLanes * 4);
-    const I16 whole = AddHalves(sums) - key_sums * kOffset;
-    dot += __builtin_convertvector(whole, F16) * (powers * Set(scale));
+    const I16 offset = (I16)LoadU(tails + group * kLanes * 8 + kLanes * 4) * kOffset;
+    for (uint32_t head = 0; head < kHeads; ++head) {
+      float scale;
+      memcpy(&scale, queries + head * query_bytes + dim + group * 4, sizeof(scale));
+      const I16 whole = AddHalves(sums[head]) - offset;
+      dots[head] += __builtin_convertvector(whole, F16) * (powers * Set(scale));
+    }
   }
-  return dot;
+}
+
+// Adds the scores of `kHeads` heads to those of sixteen keys.
+template <uint32_t kHeads>
+inline F16 AddHeads(const uint8_t* keys, const uint8_t* queries, size_t query_bytes,
+                    const float* weights, uint32_t dim, F16 scores) {
+  F16 dots[kHeads];
+  IndexDots<kHeads>(keys, queries, query_bytes, dim, dots);
+  for (uint32_t head = 0; head < kHeads; ++head) {
+    scores = MulAdd(Set(weights[head]), Max(dots[head], Set(0.0f)), scores);
+  }
+  return scores;
 }
 
 void KernelIndexScores(const uint8_t* tile, const uint8_t* queries, const float* weights,
                        uint32_t heads, uint32_t dim, uint32_t rows, float* scores, size_t stride) {
   const size_t query_bytes = reprise::engine::cpu::IndexQueryBytes(dim);
   for (uint32_t row = 0; row < rows; ++row) {
-    F16 low = Set(0.0f), high = Set(0.0f);
-    for (uint32_t head = 0; head < heads; ++head) {
-      const uint8_t* query = queries + (size_t{row} * heads + head) * query_bytes;
-      const F16 weight = Set(weights[row * heads + head]);
-      low = MulAdd(weight, Max(IndexDot(tile, query, dim), Set(0.0f)), low);
-      high = MulAdd(weight, Max(IndexDot(tile + HalfTileBytes(dim), query, dim), Set(0.0f)), high);
+    for (uint32_t half = 0; half < 2; ++half) {
+      const uint8_t* keys = tile + half * HalfTileBytes(dim);
+      F16 sum = Set(0.0f);
+      for (uint32_t head = 0; head < heads;) {
+        const uint8_t* query = queries + (size_t{row} * heads + head) * query_bytes;
+        const float* weight = weights + size_t{row} * heads + head;
+        if (head + 4 <= heads) {
+          sum = AddHeads<4>(keys, query, query_bytes, weight, dim, sum);
+          head += 4;
+        } else {
+          sum = AddHeads<1>(keys, query, query_bytes, weight, dim, sum);
+          ++head;
+        }
+      }
+      // -0 becomes 0: they are a tie.
+      Store(scores + row * stride + half * kLanes, sum + Set(0.0f));
     }
-    Store(scores + row * stride, low + Set(0.0f));  // -0 becomes 0: they are a tie.
-    Store(scores + row * stride + kLanes, high + Set(0.0f));
+  }
+}
+
+uint32_t KernelAtLeast(const float* values, uint32_t count, float least, uint32_t* indices) {
+  uint32_t found = 0, i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (uint32_t mask = AtLeast(Load(values + i), Set(least)); mask != 0; mask &= mask - 1) {
+      indices[found++] = i + static_cast<uint32_t>(__builtin_ctz(mask));
+    }
+  }
+  for (; i < count; ++i) {
+    if (values[i] >= least) indices[found++] = i;
+  }
+  return found;
+}
+
+void KernelBlockTops(const float* values, uint32_t blocks, uint32_t size, float* tops) {
+  uint32_t block = 0;
+  if (size == kLanes / 2) {
+    for (; block + 2 <= blocks; block += 2) {
+      MaxOfHalves(Load(values + size_t{block} * size), &tops[block], &tops[block + 1]);
+    }
+  }
+  for (; block < blocks; ++block) {
+    const float* in_block = values + size_t{block} * size;
+    uint32_t i = 0;
+    float top = in_block[0];
+    if (size >= kLanes) {
+      F16 largest = Load(in_block);
+      for (i = kLanes; i + kLanes <= size; i += kLanes) largest = Max(largest, Load(in_block + i));
+      top = ReduceMax(largest);
+    }
+    for (; i < size; ++i) top = in_block[i] > top ? in_block[i] : top;
+    tops[block] = top;
   }
 }
 

@@ -6,7 +6,7 @@ namespace reprise::engine::cpu {
 namespace {
 
 struct Found {
-  std::array<const Kernels*, 3> tables{};
+  std::array<const Kernels*, 4> tables{};
   size_t count = 0;
 };
 
@@ -17,6 +17,9 @@ Found Look() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (avx2 && avx512 && __builtin_cpu_supports("avx512vnni")) {
+    found.tables[found.count++] = &kAvx512VnniKernels;
+  }
   if (avx2 && avx512) found.tables[found.count++] = &kAvx512Kernels;
   if (avx2) found.tables[found.count++] = &kAvx2Kernels;
 #endif

@@ -100,6 +100,11 @@ struct Kernels {
   void (*index_scores)(const uint8_t* tile, const uint8_t* queries, const float* weights,
                        uint32_t heads, uint32_t dim, uint32_t rows, float* scores, size_t stride);
 
+  // Indices of values that are `least` or more, ascending; returns how many. No value is NaN.
+  uint32_t (*at_least)(const float* values, uint32_t count, float least, uint32_t* indices);
+  // The largest of every `size` values.
+  void (*block_tops)(const float* values, uint32_t blocks, uint32_t size, float* tops);
+
   // bf16(silu(min(a, limit)) * clamp(b, -limit, limit) * weight).
   void (*swiglu)(const float* a, const float* b, float weight, float limit, size_t count, float* y);
   // Two tokens' (a, g): bf16(softmax over the two g, per channel, times a). count: channels.
@@ -124,7 +129,7 @@ struct Kernels {
   float (*dot3)(const float* a, const float* b, const float* c, size_t count);
 };
 
-// The best that this machine can run: "avx512", "avx2" or "portable".
+// The best that this machine can run: "avx512vnni", "avx512", "avx2" or "portable".
 const Kernels& BestKernels();
 // All that this machine can run, best first.
 std::span<const Kernels* const> RunnableKernels();
@@ -132,5 +137,6 @@ std::span<const Kernels* const> RunnableKernels();
 extern const Kernels kPortableKernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512VnniKernels;
 
 }  // namespace reprise::engine::cpu

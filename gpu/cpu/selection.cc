@@ -26,15 +26,29 @@ float ScoreOf(uint64_t rank) {
 // most of what comes is turned away by one comparison.
 class Best {
  public:
+  explicit Best(const Kernels& kernels) : kernels_(kernels) {}
+
   void Reset(size_t count) {
     count_ = count;
     ranks_.clear();
     threshold_ = -INFINITY;
   }
+  // scores[i] with index i.
+  void AddAll(const float* scores, uint32_t count) {
+    for (uint32_t first = 0; first < count; first += kChunk) {
+      uint32_t above[kChunk];
+      const uint32_t found =
+          kernels_.at_least(scores + first, std::min(kChunk, count - first), threshold_, above);
+      for (uint32_t i = 0; i < found; ++i) {
+        ranks_.push_back(RankOf(scores[first + above[i]], first + above[i]));
+      }
+      if (ranks_.size() >= 2 * count_ + kSpare) Compact();
+    }
+  }
   void Add(float score, uint32_t index) {
     if (score < threshold_) return;
     ranks_.push_back(RankOf(score, index));
-    if (ranks_.size() >= 4 * count_ + 256) Compact();
+    if (ranks_.size() >= 2 * count_ + kSpare) Compact();
   }
   // In any order.
   const std::vector<uint64_t>& Take() {
@@ -51,6 +65,10 @@ class Best {
     ranks_.resize(count_);
   }
 
+  static constexpr uint32_t kChunk = 256;
+  static constexpr uint32_t kSpare = 64;
+
+  const Kernels& kernels_;
   size_t count_ = 0;
   float threshold_ = -INFINITY;
   std::vector<uint64_t> ranks_;
@@ -171,10 +189,11 @@ class Selector {
         entries[i] = std::min(first + i, last_visible - 1);
       Score(task, 0, task.rows, entries, tile, scores + first, stride);
     }
-    Best best;
+    Best best(machine_.kernels);
+    std::vector<float> tops;
     for (uint32_t row = 0; row < task.rows; ++row) {
       const float* row_scores = scores + row * stride;
-      if (fills_pool) FillPool(task, row, row_scores, &best);
+      if (fills_pool) FillPool(task, row, row_scores, tops, &best);
       Pick(task, row, row_scores, &best);
     }
   }
@@ -207,14 +226,15 @@ class Selector {
                                   config_.index_head_dim, rows, scores, stride);
   }
 
-  void FillPool(const ScoreTask& task, uint32_t row, const float* scores, Best* best) {
+  void FillPool(const ScoreTask& task, uint32_t row, const float* scores, std::vector<float>& tops,
+                Best* best) {
     const uint32_t blocks = BlocksOf(PositionOf(task, row));
     const uint32_t size = config_.candidate_block_size;
     best->Reset(config_.candidate_topk_blocks);
-    for (uint32_t block = 0; block + 1 < blocks; ++block) {
-      float largest = scores[block * size];
-      for (uint32_t i = 1; i < size; ++i) largest = std::max(largest, scores[block * size + i]);
-      best->Add(largest, block);
+    if (blocks > 1) {
+      tops.resize(blocks - 1);
+      machine_.kernels.block_tops(scores, blocks - 1, size, tops.data());
+      best->AddAll(tops.data(), blocks - 1);
     }
     if (blocks > 0) best->Add(INFINITY, blocks - 1);  // The newest is always in.
     uint64_t* words = &step_.pool[RowOf(task, row) * step_.pool_words];
@@ -227,7 +247,7 @@ class Selector {
     const uint32_t visible = Visible(PositionOf(task, row));
     if (visible <= config_.index_topk) return TakeAll(task, row);
     best->Reset(config_.index_topk);
-    for (uint32_t entry = 0; entry < visible; ++entry) best->Add(scores[entry], entry);
+    best->AddAll(scores, visible);
     PutSelected(task, row, best);
   }
 
@@ -248,7 +268,7 @@ class Selector {
     entries.resize(AlignUp(count, kIndexEntries), entries.back());
     float* scores = machine_.Scratch(worker, kIndexEntries + TileFloats());
     auto* tile = reinterpret_cast<uint8_t*>(scores + kIndexEntries);
-    Best best;
+    Best best(machine_.kernels);
     best.Reset(config_.index_topk);
     for (size_t at = 0; at < count; at += kIndexEntries) {
       Score(task, row, 1, &entries[at], tile, scores, kIndexEntries);

@@ -134,10 +134,13 @@ inline U16 LookupBytes(const int8_t* table, U16 bytes) {
 #endif
 }
 
-// Pairs of 16-bit sums: sums + a[2i] b[2i] + a[2i + 1] b[2i + 1], a unsigned and b signed bytes.
-// The caller keeps the sums below 2^15.
+// Sums of products of bytes, a unsigned and b signed, four to a lane: kept as one number of the
+// lane where an instruction does that, else as two of 16 bits, which the caller keeps below 2^15.
+// All of it is exact; AddHalves gives the lane's sum either way.
 inline U16 MulAddBytes(U16 a, U16 b, U16 sums) {
-#if defined(__AVX512BW__)
+#if defined(__AVX512VNNI__)
+  return (U16)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
+#elif defined(__AVX512BW__)
   return (U16)_mm512_add_epi16((__m512i)sums, _mm512_maddubs_epi16((__m512i)a, (__m512i)b));
 #elif defined(__AVX2__)
   union Halves {
@@ -163,10 +166,46 @@ inline U16 MulAddBytes(U16 a, U16 b, U16 sums) {
 #endif
 }
 
-// The two 16-bit sums of each lane, added.
 inline I16 AddHalves(U16 sums) {
   const I16 both = (I16)sums;
+#if defined(__AVX512VNNI__)
+  return both;
+#else
   return ((both << 16) >> 16) + (both >> 16);
+#endif
+}
+
+// ---- Comparison --------------------------------------------------------------------------------
+
+// A bit for each lane where a >= b.
+inline uint32_t AtLeast(F16 a, F16 b) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GE_OQ);
+#elif defined(__AVX2__)
+  union Halves {
+    F16 whole;
+    __m256 half[2];
+  } x{a}, y{b};
+  uint32_t mask = 0;
+  for (int i = 0; i < 2; ++i) {
+    const __m256 at_least = _mm256_cmp_ps(x.half[i], y.half[i], _CMP_GE_OQ);
+    mask |= static_cast<uint32_t>(_mm256_movemask_ps(at_least)) << (8 * i);
+  }
+  return mask;
+#else
+  uint32_t mask = 0;
+  for (size_t lane = 0; lane < kLanes; ++lane) mask |= uint32_t{a[lane] >= b[lane]} << lane;
+  return mask;
+#endif
+}
+
+// The largest of lanes [0, 8), and of [8, 16).
+inline void MaxOfHalves(F16 v, float* low, float* high) {
+  v = Max(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+  v = Max(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+  v = Max(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
+  *low = v[0];
+  *high = v[8];
 }
 
 // ---- Over the lanes: lane i with i + 8, then + 4, + 2, + 1

@@ -23,6 +23,7 @@ ReuseStudy::ReuseStudy(const BlockTrace& trace) {
   }
   bins_.push_back({.upto_ns = kNever});
 
+  distinct_tokens_ = uint64_t{trace.distinct_blocks()} * trace.block_tokens();
   std::vector<Nanos> last_use(trace.distinct_blocks(), kNever);
   std::unordered_map<uint64_t, Nanos> snapshots;  // Last put or used.
   std::vector<uint32_t> blocks;
@@ -85,6 +86,18 @@ ReuseStudy::Bin& ReuseStudy::BinFor(Nanos interval_ns) {
 void ReuseStudy::NoteInterval(Nanos interval_ns, uint64_t tokens) {
   reused_tokens_ += tokens;
   BinFor(interval_ns).tokens += tokens;
+}
+
+double ReuseStudy::WorkingSetTokens(Nanos within_ns, Nanos span_ns) const {
+  // A use keeps its tokens in the set until the next one, for at most that long.
+  double token_seconds =
+      static_cast<double>(distinct_tokens_) * static_cast<double>(within_ns) / kSecond;
+  for (const Bin& bin : bins_) {
+    token_seconds += static_cast<double>(bin.tokens) *
+                     static_cast<double>(std::min(bin.upto_ns, within_ns)) / kSecond;
+  }
+  const double span = std::max(1e-9, static_cast<double>(span_ns) / kSecond);
+  return std::min(token_seconds / span, static_cast<double>(distinct_tokens_));
 }
 
 ReuseStudy::AtTtl ReuseStudy::At(Nanos ttl_ns) const {

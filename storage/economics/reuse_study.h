@@ -24,6 +24,11 @@ class ReuseStudy {
   const std::vector<Bin>& bins() const { return bins_; }
   uint64_t reused_tokens() const { return reused_tokens_; }
   uint64_t hits() const { return hits_; }
+  uint64_t distinct_tokens() const { return distinct_tokens_; }
+
+  // Tokens that were used within the last `within_ns`, on average over the trace: its working set.
+  // Intervals count as their bin's end.
+  double WorkingSetTokens(Nanos within_ns, Nanos span_ns) const;
 
   // How long snapshots at prompts' ends waited for the hits that ended there, ascending; and those
   // that waited for nothing (the trace's end may hide a later use).
@@ -46,7 +51,8 @@ class ReuseStudy {
   std::vector<Bin> bins_;
   std::vector<Nanos> snapshot_intervals_;
   std::vector<double> interval_sums_;  // Seconds, of the first n intervals.
-  uint64_t reused_tokens_ = 0, hits_ = 0, fork_hits_ = 0, snapshots_unused_ = 0;
+  uint64_t distinct_tokens_ = 0, reused_tokens_ = 0, hits_ = 0, fork_hits_ = 0,
+           snapshots_unused_ = 0;
 };
 
 }  // namespace reprise::economics

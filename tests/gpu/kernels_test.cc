@@ -320,6 +320,38 @@ TEST(Kernels, AllSetsGiveTheSameBits) {
   }
 }
 
+TEST(Kernels, SearchingScoresIsThePlainLoop) {
+  Prng prng(10);
+  for (const uint32_t count : {1u, 7u, 15u, 16u, 17u, 31u, 100u, 257u}) {
+    Floats values(count);
+    for (float& value : values) value = static_cast<float>(prng.Below(40)) / 8 - 2;
+    for (const float least : {-INFINITY, -2.0f, 0.0f, 1.5f, 3.0f, INFINITY}) {
+      std::vector<uint32_t> want;
+      for (uint32_t i = 0; i < count; ++i) {
+        if (values[i] >= least) want.push_back(i);
+      }
+      for (const Kernels* kernels : RunnableKernels()) {
+        std::vector<uint32_t> found(count);
+        found.resize(kernels->at_least(values.data(), count, least, found.data()));
+        EXPECT_EQ(found, want) << kernels->name << " " << count << " " << least;
+      }
+    }
+    for (const uint32_t size : {1u, 3u, 8u, 16u, 24u, 128u}) {
+      const uint32_t blocks = count / size;
+      Floats want(blocks);
+      for (uint32_t block = 0; block < blocks; ++block) {
+        want[block] =
+            *std::max_element(values.begin() + block * size, values.begin() + (block + 1) * size);
+      }
+      for (const Kernels* kernels : RunnableKernels()) {
+        Floats tops(blocks);
+        kernels->block_tops(values.data(), blocks, size, tops.data());
+        EXPECT_EQ(tops, want) << kernels->name << " " << count << " " << size;
+      }
+    }
+  }
+}
+
 TEST(Kernels, IndexScoresAreExactAndTheSameInAllSets) {
   Prng prng(9);
   constexpr uint32_t kHeads = 4, kRows = 5;

@@ -13,6 +13,8 @@ using testing::HasSubstr;
 
 constexpr const char* kSmallTrace =
     "generated:sessions=24,turns=10,seed=7,block=64,system=3000,append=900,input_max=30000";
+// Driven in a second or two, under a sanitizer too.
+constexpr const char* kTinyTrace = "generated:sessions=4,turns=5,seed=7,block=64,input_max=20000";
 
 class EconomicsTest : public DaemonTest {
  protected:
@@ -23,7 +25,7 @@ class EconomicsTest : public DaemonTest {
     EXPECT_EQ(result.exit_code, 0) << result.err << result.out;
     return Json::parse(result.out, nullptr, false);
   }
-  Json Drive() { return Run({"drive", kSmallTrace, "--model", "nano"}); }
+  Json Drive(const char* trace) { return Run({"drive", trace, "--model", "nano"}); }
   const DaemonConfig config_{.dram_bytes = "48MiB", .ssd_bytes = "0B", .http = "127.0.0.1:0"};
 };
 
@@ -34,18 +36,18 @@ TEST_F(EconomicsTest, ARecordingIsTheTrafficWithoutItsContent) {
   const std::string http = Http();
   std::thread recorder([&] {
     const ProgramResult result =
-        RunReprise({"--json", "record", file, "--for", "8s", "--http", http}, "", "recorder");
+        RunReprise({"--json", "record", file, "--for", "10s", "--http", http}, "", "recorder");
     recorded = Json::parse(result.out, nullptr, false);
   });
   EXPECT_TRUE(Eventually([this] { return Status()["trace_recording"] == true; }));
   EXPECT_THAT(RunReprise({"record", directory() + "/second", "--for", "1s", "--http", Http()}).err,
               HasSubstr("records already"));
-  const Json driven = Drive();
+  const Json driven = Drive(kTinyTrace);
   recorder.join();
   EXPECT_EQ(recorded["requests"], driven["requests"]);
   EXPECT_EQ(recorded["dropped"], 0);
   const std::vector<std::string> same = {"--model", "nano", "--dram", "48MiB", "--ssd", "0"};
-  std::vector<std::string> of_trace = {"simulate", kSmallTrace},
+  std::vector<std::string> of_trace = {"simulate", kTinyTrace},
                            of_file = {"simulate", file, "--trace-block", "128"};
   of_trace.insert(of_trace.end(), same.begin(), same.end());
   of_file.insert(of_file.end(), same.begin(), same.end());
@@ -59,7 +61,7 @@ TEST_F(EconomicsTest, ARecordingIsTheTrafficWithoutItsContent) {
 
 TEST_F(EconomicsTest, OtherSizesAndMoneyAreShown) {
   ASSERT_TRUE(Start(config_));
-  const Json driven = Drive();
+  const Json driven = Drive(kSmallTrace);
   const Json status = Status();
   const Json rates = status["what_if"]["hit_rate"]["dram"];
   EXPECT_GT(status["what_if"]["sampled_lookups"], 500);
