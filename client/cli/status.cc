@@ -30,11 +30,8 @@ absl::StatusOr<Result> RunStatus(const Globals& globals, const StatusOptions& op
   RP_ASSIGN(const auto client, Connect(globals, "reprise status"));
   RP_ASSIGN(Json status, ReadStatus(client.get()));
   if (options.money) {
-    CostProfile profile;
-    if (!options.profile_file.empty()) {
-      RP_ASSIGN(profile, CostProfile::Load(options.profile_file));
-    }
-    for (const std::string& value : options.profile_values) RP_TRY(profile.Set(value));
+    RP_ASSIGN(const CostProfile profile,
+              CostProfile::LoadAndSet(options.profile_file, options.profile_values));
     RP_ASSIGN(const ModelCosts model,
               ModelCosts::For(options.model.empty() ? client->model() : options.model));
     status["money"] = LedgerWorth(status, Costs(model, profile));

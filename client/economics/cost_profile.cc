@@ -186,6 +186,16 @@ absl::StatusOr<CostProfile> CostProfile::Load(const std::string& path) {
   return Parse(text.str(), path);
 }
 
+absl::StatusOr<CostProfile> CostProfile::LoadAndSet(const std::string& path,
+                                                    const std::vector<std::string>& assignments) {
+  CostProfile profile;
+  if (!path.empty()) {
+    RP_ASSIGN(profile, Load(path));
+  }
+  for (const std::string& assignment : assignments) RP_TRY(profile.Set(assignment));
+  return profile;
+}
+
 absl::Status CostProfile::Set(std::string_view assignment) {
   const size_t equals = assignment.find('=');
   const std::string_view key = assignment.substr(0, equals);

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "protocol/base/status.h"
 
@@ -59,6 +60,9 @@ struct CostProfile {
   // error that names file, line and key.
   static absl::StatusOr<CostProfile> Load(const std::string& path);
   static absl::StatusOr<CostProfile> Parse(const std::string& text, const std::string& name);
+  // The file (empty: the defaults), then assignments as Set takes them.
+  static absl::StatusOr<CostProfile> LoadAndSet(const std::string& path,
+                                                const std::vector<std::string>& assignments);
   // "gpu.usd_per_hour=2.5".
   absl::Status Set(std::string_view assignment);
   // With the sources as comments; Parse reads it back to an equal profile. `measured`: what to say

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -63,15 +64,6 @@ absl::StatusOr<double> ParseShare(const std::string& text) {
   return percent / 100;
 }
 
-absl::StatusOr<CostProfile> ProfileOf(const SimulateCommand& command) {
-  CostProfile profile;
-  if (!command.profile_file.empty()) {
-    RP_ASSIGN(profile, CostProfile::Load(command.profile_file));
-  }
-  for (const std::string& value : command.profile_values) RP_TRY(profile.Set(value));
-  return profile;
-}
-
 // As it was typed.
 std::string CommandLine() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -115,7 +107,8 @@ absl::StatusOr<Result> RunSimulation(const SimulateCommand& command) {
     axes.push_back(std::move(axis));
   }
   RP_ASSIGN(const std::vector<SimulationSettings> points, SweepPoints(command.settings, axes));
-  RP_ASSIGN(const CostProfile profile, ProfileOf(command));
+  RP_ASSIGN(const CostProfile profile,
+            CostProfile::LoadAndSet(command.profile_file, command.profile_values));
   RP_ASSIGN(const ModelCosts model, ModelCosts::For(command.settings.model));
   const Costs costs(model, profile);
   if (command.scale.repeat > 1 && command.reference_options.trace == "-") {
@@ -137,14 +130,18 @@ absl::StatusOr<Result> RunSimulation(const SimulateCommand& command) {
                                      [&progress](uint64_t done) { progress.Update(done); }));
   }
   Result result;
-  const economics::ReuseStudy reuse(trace);
-  const WindowEconomics windows = WeighWindows(trace, reuse, command.settings.window_ttl_ns, costs);
   const bool page = !command.html.empty();
+  std::optional<economics::ReuseStudy> reuse;
+  WindowEconomics windows;
+  if (page || axes.empty()) {
+    reuse.emplace(trace);
+    windows = WeighWindows(trace, *reuse, command.settings.window_ttl_ns, costs);
+  }
   if (page) {
     RP_ASSIGN(study.fingerprint, TraceFingerprint(study.trace));
     RP_TRY(RunWithSeries(trace, costs, &study));
     AddCurves(trace, costs, command.belady, command.threads, &study);
-    RP_TRY(WriteFile(command.html, StudyPage(study, reuse, windows, costs)));
+    RP_TRY(WriteFile(command.html, StudyPage(study, *reuse, windows, costs)));
     result.json = StudyJson(study, costs);
     result.text = StudyVerdict(study, costs) + "\n";
   } else if (axes.empty()) {
@@ -160,7 +157,7 @@ absl::StatusOr<Result> RunSimulation(const SimulateCommand& command) {
       result.json["runs"].push_back(RunJson(run, Costs(own, profile)));
     }
   }
-  if (page || axes.empty()) result.json["windows"] = WindowEconomicsJson(windows);
+  if (reuse) result.json["windows"] = WindowEconomicsJson(windows);
   result.text +=
       axes.empty() ? RunText(study.run, costs) + RulesText(costs, windows) : SweepText(study.sweep);
   if (!command.csv.empty()) {
@@ -177,7 +174,8 @@ absl::StatusOr<Result> RunSimulation(const SimulateCommand& command) {
 
 absl::StatusOr<Result> RunSimulate(SimulateCommand command) {
   if (command.print_profile) {
-    RP_ASSIGN(const CostProfile profile, ProfileOf(command));
+    RP_ASSIGN(const CostProfile profile,
+              CostProfile::LoadAndSet(command.profile_file, command.profile_values));
     return Result{.json = {{"profile", profile.ToToml()}}, .text = profile.ToToml()};
   }
   ReferenceOptions& reference = command.reference_options;

@@ -5,6 +5,8 @@
 #include <memory>
 #include <unordered_set>
 
+#include "storage/key_hash.h"
+
 namespace reprise {
 namespace {
 
@@ -17,10 +19,7 @@ constexpr size_t kForksRemembered = 1024;  // As server/serving's ForkDetector.
 constexpr double kPercentiles[] = {0.50, 0.95, 0.99};
 
 uint64_t MixRoot(uint64_t root, uint64_t machine) {
-  uint64_t x = root ^ ((machine + 1) * 0x9e3779b97f4a7c15u);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
+  return storage::MixBits(root ^ ((machine + 1) * 0x9e3779b97f4a7c15u));
 }
 
 // One daemon, its policies and its pools.

@@ -102,18 +102,6 @@ const Column kColumns[] = {
      [](const SimulatedRun& r) { return kPlain(r.money.spent()); }},
 };
 
-std::vector<const Setting*> SettingsThatDiffer(const std::vector<SimulatedRun>& runs) {
-  std::vector<const Setting*> varied;
-  for (const Setting& setting : AllSettings()) {
-    const std::string first = setting.get(runs.front().settings);
-    const bool differs = std::any_of(runs.begin(), runs.end(), [&](const SimulatedRun& run) {
-      return setting.get(run.settings) != first;
-    });
-    if (differs) varied.push_back(&setting);
-  }
-  return varied;
-}
-
 // Rows of cells, the columns as wide as they need to be, to the right.
 std::string Aligned(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
@@ -355,6 +343,18 @@ std::string RulesText(const Costs& costs, const WindowEconomics& windows) {
           UsdText(windows.configured_usd) + ", replaying always " + UsdText(windows.no_pool_usd) +
           ", keeping them on ssd " + UsdText(windows.persisted_usd) + "\n";
   return text;
+}
+
+std::vector<const Setting*> SettingsThatDiffer(const std::vector<SimulatedRun>& runs) {
+  std::vector<const Setting*> varied;
+  for (const Setting& setting : AllSettings()) {
+    const std::string first = setting.get(runs.front().settings);
+    const bool differs = std::any_of(runs.begin(), runs.end(), [&](const SimulatedRun& run) {
+      return setting.get(run.settings) != first;
+    });
+    if (differs) varied.push_back(&setting);
+  }
+  return varied;
 }
 
 std::string SweepText(const std::vector<SimulatedRun>& runs) {

@@ -28,6 +28,8 @@ Json StudyJson(const Study& study, const Costs& costs);
 std::string RunText(const SimulatedRun& run, const Costs& costs);
 // The rules, and what windows are worth, in sentences.
 std::string RulesText(const Costs& costs, const WindowEconomics& windows);
+// REQUIRES: not empty.
+std::vector<const Setting*> SettingsThatDiffer(const std::vector<SimulatedRun>& runs);
 // One line for each run of a sweep; columns are the settings that differ, then figures.
 std::string SweepText(const std::vector<SimulatedRun>& runs);
 std::string SweepCsv(const std::vector<SimulatedRun>& runs);

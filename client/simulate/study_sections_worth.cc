@@ -233,14 +233,7 @@ std::string StudySections::Sessions() const {
 
 std::string StudySections::Sweep() const {
   if (study_.sweep.empty()) return "";
-  std::vector<const Setting*> varied;
-  for (const Setting& setting : AllSettings()) {
-    for (const SimulatedRun& run : study_.sweep) {
-      if (setting.get(run.settings) == setting.get(study_.sweep[0].settings)) continue;
-      varied.push_back(&setting);
-      break;
-    }
-  }
+  const std::vector<const Setting*> varied = SettingsThatDiffer(study_.sweep);
   WorthCells head;
   for (const Setting* setting : varied) head.emplace_back(setting->name);
   for (const char* name : {"hit rate", "of the ceiling", "exact", "replayed", "SSD written",
