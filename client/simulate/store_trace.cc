@@ -23,7 +23,7 @@ uint64_t Fold(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
-void StoreTraceBuilder::Add(const TraceRequest& request) {
+absl::Status StoreTraceBuilder::Add(const TraceRequest& request) {
   BuildChain(request);
   const bool has_ids = !request.hash_ids.empty();
   const uint32_t end = has_ids ? request.input_tokens / request.block_tokens * request.block_tokens
@@ -51,7 +51,7 @@ void StoreTraceBuilder::Add(const TraceRequest& request) {
   } else if (position > 0) {
     row.snapshot.prefix = blocks[position / kBlockTokens - 1];
   }
-  trace_.Add(row, blocks, known_);
+  RP_TRY(trace_.Add(row, blocks, known_));
   if (in_session && row.snapshot.position % kBlockTokens != 0) {
     std::vector<WindowModel::Place>& inside = inside_[row.session];
     std::erase_if(inside, [&](const WindowModel::Place& place) {
@@ -61,6 +61,7 @@ void StoreTraceBuilder::Add(const TraceRequest& request) {
     if (inside.size() > wire::kWindowCandidatesMax) inside.pop_back();
   }
   ++ordinal_;
+  return absl::OkStatus();
 }
 
 void StoreTraceBuilder::BuildChain(const TraceRequest& request) {
@@ -145,7 +146,7 @@ absl::Status AddScaled(const TraceRequest& request, const TraceScale& scale, Nan
       scaled.hash_ids = *ids;
     }
     if (request.session != kNoSession) scaled.session = request.session * scale.sessions + copy;
-    builder->Add(scaled);
+    RP_TRY(builder->Add(scaled));
   }
   return absl::OkStatus();
 }
@@ -173,7 +174,7 @@ absl::StatusOr<economics::BlockTrace> ReadStoreTrace(
       if (first) first_ns = request.time_ns;
       last_ns = request.time_ns;
       if (scale.none()) {
-        builder.Add(request);
+        RP_TRY(builder.Add(request));
       } else {
         RP_TRY(AddScaled(request, scale, shift_ns, &ids, &builder));
       }

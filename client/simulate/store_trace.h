@@ -19,7 +19,7 @@ class StoreTraceBuilder {
  public:
   StoreTraceBuilder() : trace_(kBlockTokens) {}
 
-  void Add(const TraceRequest& request);
+  absl::Status Add(const TraceRequest& request);
   economics::BlockTrace Take() { return std::move(trace_); }
 
  private:

@@ -5,23 +5,25 @@
 
 namespace reprise::economics {
 
-void BlockTrace::Add(const TraceRow& row, std::span<const uint32_t> blocks,
-                     std::span<const WindowModel::Place> known) {
+absl::Status BlockTrace::Add(const TraceRow& row, std::span<const uint32_t> blocks,
+                             std::span<const WindowModel::Place> known) {
   for (size_t begin = 0; begin < blocks.size();) {
     size_t end = begin + 1;
     while (end < blocks.size() && blocks[end] == blocks[end - 1] + 1) ++end;
-    runs_.push_back({blocks[begin], static_cast<uint32_t>(end - begin)});
+    RP_TRY(runs_.Append({blocks[begin], static_cast<uint32_t>(end - begin)}));
     distinct_ = std::max(distinct_, blocks[end - 1] + 1);
     begin = end;
   }
-  known_.insert(known_.end(), known.begin(), known.end());
-  rows_.push_back(row);
-  ends_.push_back({runs_.size(), known_.size(), static_cast<uint32_t>(blocks.size())});
-  longest_ = std::max(longest_, ends_.back().blocks);
+  const auto count = static_cast<uint32_t>(blocks.size());
+  RP_TRY(known_.Append(known));
+  RP_TRY(rows_.Append(row));
+  RP_TRY(ends_.Append({runs_.size(), known_.size(), count}));
+  longest_ = std::max(longest_, count);
   if (row.session != TraceRow::kNoSession) sessions_ = std::max(sessions_, row.session + 1);
   references_ += blocks.size();
   input_tokens_ += row.input_tokens;
   output_tokens_ += row.output_tokens;
+  return absl::OkStatus();
 }
 
 void BlockTrace::Expand(size_t request, std::vector<uint32_t>* blocks) const {
@@ -35,12 +37,7 @@ void BlockTrace::Expand(size_t request, std::vector<uint32_t>* blocks) const {
 
 std::span<const WindowModel::Place> BlockTrace::known_snapshots(size_t request) const {
   const uint64_t begin = request == 0 ? 0 : ends_[request - 1].known;
-  return std::span(known_).subspan(begin, ends_[request].known - begin);
-}
-
-uint64_t BlockTrace::memory_bytes() const {
-  return rows_.capacity() * sizeof(TraceRow) + ends_.capacity() * sizeof(Ends) +
-         runs_.capacity() * sizeof(Run) + known_.capacity() * sizeof(WindowModel::Place);
+  return known_.span().subspan(begin, ends_[request].known - begin);
 }
 
 }  // namespace reprise::economics

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "protocol/base/clock.h"
+#include "storage/economics/paged_array.h"
 #include "storage/economics/window_model.h"
 
 namespace reprise::economics {
@@ -23,17 +24,17 @@ struct TraceRow {
   static constexpr uint32_t kNoSession = UINT32_MAX;
 };
 
-// A whole trace in memory, small: blocks are numbers (BlockNumbers) and those of a request are kept
-// as runs of numbers in a row, which most requests have few of. Written once, then read by any
-// number of threads.
+// A whole trace, small: blocks are numbers (BlockNumbers) and those of a request are kept as runs
+// of numbers in a row, which most requests have few of. It may be larger than memory. Written once,
+// then read by any number of threads.
 class BlockTrace {
  public:
   explicit BlockTrace(uint32_t block_tokens) : block_tokens_(block_tokens) {}
 
   // `known`: earlier snapshots of the session that are prefixes of this prompt and end inside a
-  // block. Requests are added in order of time.
-  void Add(const TraceRow& row, std::span<const uint32_t> blocks,
-           std::span<const WindowModel::Place> known);
+  // block. Requests are added in order of time. Fails where there is no room (PagedBytes).
+  absl::Status Add(const TraceRow& row, std::span<const uint32_t> blocks,
+                   std::span<const WindowModel::Place> known);
 
   size_t size() const { return rows_.size(); }
   const TraceRow& row(size_t request) const { return rows_[request]; }
@@ -49,8 +50,7 @@ class BlockTrace {
   uint64_t output_tokens() const { return output_tokens_; }
   uint32_t longest_blocks() const { return longest_; }
   uint32_t sessions() const { return sessions_; }
-  Nanos span_ns() const { return rows_.empty() ? 0 : rows_.back().time_ns - rows_.front().time_ns; }
-  uint64_t memory_bytes() const;
+  Nanos span_ns() const { return rows_.empty() ? 0 : row(size() - 1).time_ns - row(0).time_ns; }
 
  private:
   struct Run {
@@ -62,10 +62,10 @@ class BlockTrace {
   };
 
   uint32_t block_tokens_;
-  std::vector<TraceRow> rows_;
-  std::vector<Ends> ends_;
-  std::vector<Run> runs_;
-  std::vector<WindowModel::Place> known_;
+  PagedArray<TraceRow> rows_;
+  PagedArray<Ends> ends_;
+  PagedArray<Run> runs_;
+  PagedArray<WindowModel::Place> known_;
   uint32_t distinct_ = 0, longest_ = 0, sessions_ = 0;
   uint64_t references_ = 0, input_tokens_ = 0, output_tokens_ = 0;
 };

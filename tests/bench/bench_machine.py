@@ -176,6 +176,11 @@ class Daemon:
     def status(self):
         return json_of([self.bin_dir / "reprise", "--address", self.address, "--json", "status"])
 
+    def cpu_seconds(self):
+        """Of all threads, since the start of the process."""
+        fields = pathlib.Path(f"/proc/{self.program.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self):
         if self.program:
             self.program.stop()

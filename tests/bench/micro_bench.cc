@@ -2,6 +2,7 @@
 // --benchmark_filter=Index.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "storage/admission_policy.h"
 #include "storage/block_index.h"
 #include "storage/eviction_policy.h"
+#include "storage/what_if.h"
 
 namespace reprise {
 namespace {
@@ -92,6 +94,32 @@ void TinyLfuRecordAndAdmit(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
 }
 BENCHMARK(TinyLfuRecordAndAdmit);
+
+// ---- What-if pools: a block is looked for and then used. The argument is the pool's size in
+// blocks, which sets the rate as the daemon does; the pools are a DRAM tier, an SSD tier four times
+// as large, and both at 0.5 to 8 times.
+
+void WhatIfLookAndUse(benchmark::State& state) {
+  const auto blocks = static_cast<uint64_t>(state.range(0));
+  storage::WhatIf::Options options{.rate = storage::WhatIfRate(blocks), .capacities = {}};
+  for (const uint64_t eighths : {4, 8, 16, 16, 32, 32, 64, 64, 128, 256}) {
+    options.capacities.push_back(blocks * eighths / 8);
+  }
+  storage::WhatIf what_if(options);
+  Prng prng(1);
+  std::vector<BlockKey> keys(1 << 20);
+  for (BlockKey& key : keys) key = RandomKey(&prng);
+  const uint64_t range = std::min<uint64_t>(keys.size(), blocks * 4);
+  size_t next = 0;
+  for (auto _ : state) {
+    const BlockKey& key = keys[next];
+    what_if.Look(key);
+    what_if.Use(key);
+    next = next + 1 == range ? 0 : next + 1;
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(WhatIfLookAndUse)->Arg(1 << 12)->Arg(40'000)->Arg(200'000)->Arg(8'000'000);
 
 // ---- Checksums and hashes
 

@@ -165,7 +165,7 @@ TEST(StoreTrace, BlocksAreThoseOfDrive) {
     TraceRequest request;
     uint64_t ordinal = 0;
     while (*reader->Next(&request)) {
-      builder.Add(request);
+      ASSERT_TRUE(builder.Add(request).ok());
       const auto chain = chains.Build(Prompt(request, ordinal++));
       hashes.emplace_back(chain.begin(), chain.end());
     }

@@ -220,7 +220,8 @@ TEST_P(Batch, ForcedTokensAreGiven) {
   EXPECT_EQ(got.text, forced);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, Batch, testing::Range(uint64_t{1}, uint64_t{5}));
+INSTANTIATE_TEST_SUITE_P(Shapes, Batch,
+                         testing::Range<uint64_t>(1, std::min<uint64_t>(kRandomShapes, 4) + 1));
 
 }  // namespace
 }  // namespace reprise::engine::test

@@ -149,13 +149,7 @@ TEST_P(RandomModel, DraftsChangeNothing) {
   EXPECT_EQ(texts[0], texts[1]);
 }
 
-// Sanitizers take ten times as long.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kSeeds = 3;
-#else
-constexpr uint64_t kSeeds = 8;
-#endif
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomModel, testing::Range<uint64_t>(1, kSeeds + 1));
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomModel, testing::Range<uint64_t>(1, kRandomShapes + 1));
 
 }  // namespace
 }  // namespace reprise::engine::test

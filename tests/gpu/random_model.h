@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,6 +10,16 @@
 #include "gpu/cpu/cpu_engine.h"
 
 namespace reprise::engine::test {
+
+// How many shapes, from seed 1, a test goes through. Sanitizers take ten times as long; what TSan
+// looks for does not depend on the shape.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr uint64_t kRandomShapes = 2;
+#elif defined(__SANITIZE_ADDRESS__)
+inline constexpr uint64_t kRandomShapes = 3;
+#else
+inline constexpr uint64_t kRandomShapes = 8;
+#endif
 
 // A model of random shape and random weights of the right types, tiny, without Engram: the same for
 // the same seed.

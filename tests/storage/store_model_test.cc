@@ -1,11 +1,14 @@
 // The store without its bytes: against the definitions, and within its own budgets.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "protocol/base/prng.h"
 #include "storage/economics/block_model.h"
 #include "storage/economics/block_trace.h"
+#include "storage/economics/paged_array.h"
 #include "storage/economics/reference.h"
 #include "storage/economics/reuse_study.h"
 #include "storage/economics/window_model.h"
@@ -187,6 +190,34 @@ TEST(WindowModel, TtlBudgetAndPositions) {
   EXPECT_EQ(windows.bytes(100 * kSecond), 0u);
 }
 
+// ---- Traces larger than memory -----------------------------------------------------------------
+
+TEST(PagedArray, GrowsAndKeepsWhatItHas) {
+  PagedArray<uint64_t> array;
+  EXPECT_TRUE(array.empty());
+  std::vector<uint64_t> many(1000);
+  uint64_t next = 0;
+  while (next < 1'000'000) {
+    for (uint64_t& value : many) value = next++ * 7;
+    ASSERT_TRUE(array.Append(many).ok());
+    ASSERT_TRUE(array.Append(next++ * 7).ok());
+  }
+  PagedArray<uint64_t> moved(std::move(array));
+  ASSERT_EQ(moved.size(), next);
+  for (uint64_t i = 0; i < next; ++i) ASSERT_EQ(moved[i], i * 7);
+}
+
+TEST(PagedArray, WithoutAFolderItSaysWhatToSet) {
+  const char* before = std::getenv("TMPDIR");
+  const std::string kept = before == nullptr ? "" : before;
+  setenv("TMPDIR", "/nowhere/at/all", 1);
+  PagedArray<uint32_t> array;
+  const absl::Status status = array.Append(1);
+  before == nullptr ? unsetenv("TMPDIR") : setenv("TMPDIR", kept.c_str(), 1);
+  EXPECT_THAT(Message(status), testing::HasSubstr("TMPDIR"));
+  EXPECT_TRUE(array.empty());
+}
+
 // ---- Reuse -------------------------------------------------------------------------------------
 
 TEST(ReuseStudy, AgreesWithTheDefinitions) {
@@ -207,11 +238,13 @@ TEST(ReuseStudy, AgreesWithTheDefinitions) {
         .time_ns = now, .input_tokens = tokens, .block_tokens = kTokens, .blocks = blocks};
     intervals.Add(request);
     for (WindowReference& window : windows) window.Add(request);
-    trace.Add({.time_ns = now,
-               .session = 0,
-               .input_tokens = static_cast<uint32_t>(tokens),
-               .snapshot = {.prefix = blocks.back(), .position = tokens}},
-              blocks, {});
+    ASSERT_TRUE(trace
+                    .Add({.time_ns = now,
+                          .session = 0,
+                          .input_tokens = static_cast<uint32_t>(tokens),
+                          .snapshot = {.prefix = blocks.back(), .position = tokens}},
+                         blocks, {})
+                    .ok());
   }
   std::vector<uint32_t> expanded;
   trace.Expand(trace.size() - 1, &expanded);
