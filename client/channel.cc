@@ -166,6 +166,10 @@ absl::StatusOr<Reply> Channel::Call(wire::Opcode opcode, std::string_view body,
                                     std::span<const ConstBytes> data, size_t body_bytes_expected,
                                     Instant deadline) {
   RP_TRY(Send(opcode, body, data, deadline));
+  return ReceiveOnly(body_bytes_expected, deadline);
+}
+
+absl::StatusOr<Reply> Channel::ReceiveOnly(size_t body_bytes_expected, Instant deadline) {
   RP_ASSIGN(Reply reply, Receive(body_bytes_expected, deadline));
   if (reply.header.data_bytes != 0 || reply.more()) {
     return Break(Internal("the daemon sent data that was not asked for; connect again"));

@@ -40,7 +40,9 @@ class Channel {
   // the frame has is an error when bytes follow it, so it is exact where replies have a data part.
   absl::StatusOr<Reply> Receive(size_t body_bytes_expected, Instant deadline);
   absl::Status ReceiveData(Bytes out, Instant deadline);
-  // Send, then a reply without a data part.
+  // A reply that is the only one and has no data part.
+  absl::StatusOr<Reply> ReceiveOnly(size_t body_bytes_expected, Instant deadline);
+  // Send, then ReceiveOnly.
   absl::StatusOr<Reply> Call(wire::Opcode opcode, std::string_view body,
                              std::span<const ConstBytes> data, size_t body_bytes_expected,
                              Instant deadline);
@@ -53,7 +55,8 @@ class Channel {
   absl::Status Break(absl::Status why);
 
   void set_store_id(uint64_t store_id) { store_id_ = store_id; }
-  Connection& connection() { return *connection_; }
+  Connection& connection() const { return *connection_; }
+  uint64_t request_id() const { return request_id_; }  // Of the request sent last.
 
   static constexpr size_t kReleasesMax = 256;
 

@@ -2,8 +2,12 @@
 
 #include <unistd.h>
 
+#include <cstring>
+#include <utility>
+
 #include "client/client_impl.h"
 #include "protocol/base/check.h"
+#include "protocol/rdma/lib_verbs.h"
 #include "protocol/record/record_layout.h"
 
 namespace reprise {
@@ -29,6 +33,42 @@ absl::Status CheckHello(const wire::HelloReply& hello) {
   return absl::OkStatus();
 }
 
+rdma::Verbs* LibVerbs() {
+  static const std::unique_ptr<rdma::Verbs> verbs = rdma::MakeLibVerbs();
+  return verbs.get();
+}
+
+absl::Status CheckTransport(const ClientOptions& options) {
+  const bool is_tcp = options.address.starts_with("tcp:");
+  const bool needs_tcp =
+      options.transport == Transport::kRdma || options.transport == Transport::kTcp;
+  if (needs_tcp && !is_tcp) {
+    return InvalidArgument("this transport needs a tcp: address, not " + options.address +
+                           " (RDMA is agreed on by TCP)");
+  }
+  if (options.transport == Transport::kShared && is_tcp) {
+    return InvalidArgument("shared memory needs a unix: address, not " + options.address);
+  }
+  return absl::OkStatus();
+}
+
+bool WantsRdma(const ClientOptions& options) {
+  if (options.transport == Transport::kRdma) return true;
+  return options.transport == Transport::kAuto && options.address.starts_with("tcp:") &&
+         options.rdma_device != "off";
+}
+
+absl::StatusOr<std::unique_ptr<RdmaLink>> MakeLink(const ClientOptions& options,
+                                                   const Connection& connection) {
+  RP_ASSIGN(const rdma::PortWish wish, rdma::ParsePortWish(options.rdma_device));
+  rdma::Gid gid;
+  return RdmaLink::Create(options.verbs != nullptr ? options.verbs : LibVerbs(),
+                          {.wish = wish,
+                           .local = connection.LocalGid(&gid) ? &gid : nullptr,
+                           .daemon = options.address,
+                           .spin_ns = options.spin_ns});
+}
+
 // Closes what came with a hello, whatever happens.
 struct Descriptors {
   std::array<int, 2> fds;
@@ -46,19 +86,42 @@ Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
   const Instant deadline = SystemClock().Now() + options.connect_timeout_ns;
-  RP_ASSIGN(auto connection, Connection::Open(options.address, options.spin_ns, deadline));
-  auto impl = std::make_unique<Impl>(options, std::move(connection));
-  RP_TRY(impl->Hello(deadline));
-  return std::unique_ptr<Client>(new Client(std::move(impl)));
+  RP_TRY(CheckTransport(options));
+  std::string note;
+  for (bool try_rdma = true;; try_rdma = false) {
+    RP_ASSIGN(auto connection, Connection::Open(options.address, options.spin_ns, deadline));
+    std::unique_ptr<RdmaLink> link;
+    if (try_rdma && WantsRdma(options)) {
+      auto made = MakeLink(options, *connection);
+      if (made.ok()) {
+        link = *std::move(made);
+      } else if (options.transport == Transport::kRdma) {
+        return made.status();
+      } else {
+        note = Message(made.status());
+      }
+    }
+    auto impl = std::make_unique<Impl>(options, std::move(connection));
+    const absl::Status status = impl->Hello(std::move(link), deadline);
+    if (!status.ok()) {
+      // A link that carries nothing: without it, the daemon may be reached all the same.
+      if (!impl->rdma_agreed || options.transport == Transport::kRdma) return status;
+      note = Message(status);
+      continue;
+    }
+    if (impl->transport_note.empty()) impl->transport_note = note;
+    return std::unique_ptr<Client>(new Client(std::move(impl)));
+  }
 }
 
-absl::Status Client::Impl::Hello(Instant deadline) {
+absl::Status Client::Impl::Hello(std::unique_ptr<RdmaLink> link, Instant deadline) {
   const bool ask_local = options.local_memory && channel.connection().is_unix();
   wire::HelloRequest request;
   request.set_protocol_version(wire::kProtocolVersion);
   request.set_client_name(options.name);
   request.set_local_memory(ask_local);
-  request.set_staging_slots(ask_local ? options.staging_slots : 0);
+  request.set_staging_slots(ask_local || link != nullptr ? options.staging_slots : 0);
+  if (link != nullptr) request.set_rdma_address(&link->address(), sizeof(rdma::PeerAddress));
   if (ask_local) channel.connection().KeepDescriptors();
   RP_ASSIGN(const Reply reply, channel.Call(wire::Opcode::kHello, request.SerializeAsString(), {},
                                             kHelloBodyBytes, deadline));
@@ -68,7 +131,22 @@ absl::Status Client::Impl::Hello(Instant deadline) {
   }
   if (absl::Status status = CheckHello(hello); !status.ok()) return channel.Break(status);
   channel.set_store_id(LoadLe<uint64_t>(hello.store_uuid().data()));
-  if (!ask_local || !hello.local_memory()) return absl::OkStatus();
+  if (link != nullptr) {
+    if (!hello.rdma_address().empty()) {
+      rdma_agreed = true;
+      return StartRdma(std::move(link), deadline);
+    }
+    transport_note =
+        hello.rdma_declined().empty() ? "the daemon knows no RDMA" : hello.rdma_declined();
+    if (options.transport == Transport::kRdma) {
+      return channel.Break(FailedPrecondition("the daemon declined RDMA: " + transport_note));
+    }
+  }
+  if (!ask_local || !hello.local_memory()) {
+    if (options.transport != Transport::kShared) return absl::OkStatus();
+    return channel.Break(
+        FailedPrecondition("the daemon did not share its memory; see reprise status"));
+  }
   return memory.Map(received.fds[0], received.fds[1],
                     {.slot_bytes = hello.record_bytes(),
                      .arena_bytes = hello.arena_bytes(),
@@ -76,6 +154,32 @@ absl::Status Client::Impl::Hello(Instant deadline) {
                      .generations_offset = hello.generations_offset(),
                      .staging_slots = hello.staging_slots()});
 }
+
+absl::Status Client::Impl::StartRdma(std::unique_ptr<RdmaLink> link, Instant deadline) {
+  rdma::PeerAddress peer;
+  if (hello.rdma_address().size() != sizeof(peer)) {
+    return channel.Break(DataLoss("the daemon's RDMA address is not of this protocol"));
+  }
+  std::memcpy(&peer, hello.rdma_address().data(), sizeof(peer));
+  RP_TRY(memory.MakeStaging(hello.record_bytes(), hello.staging_slots()));
+  Connection& connection = channel.connection();
+  RP_TRY(link->Connect(peer, connection.descriptor(), memory.staging_area(), hello.record_bytes(),
+                       hello.rdma_staging_address(), hello.rdma_staging_key()));
+  buffers.OnUnmap([this](Bytes buffer) {
+    if (rdma() != nullptr) rdma()->Forget(buffer);
+  });
+  connection.UseRdma(std::move(link));
+  RP_TRY(rdma()->Prove(deadline));
+  by_rdma = true;
+  return absl::OkStatus();
+}
+
+std::string Client::transport() const {
+  if (local()) return "shared memory";
+  if (impl_->by_rdma) return "rdma";
+  return impl_->channel.connection().is_unix() ? "unix" : "tcp";
+}
+const std::string& Client::transport_note() const { return impl_->transport_note; }
 
 uint32_t Client::record_bytes() const { return impl_->hello.record_bytes(); }
 uint32_t Client::payload_bytes_max() const { return impl_->hello.payload_bytes_max(); }

@@ -18,6 +18,11 @@
 namespace reprise {
 
 class Client;
+class RdmaLink;
+namespace rdma {
+class Memory;
+class Verbs;
+}  // namespace rdma
 
 // Blocks that the daemon keeps in place until the lease ends: by Release, by destruction, or with
 // the connection. On a local connection `record(i)` is the daemon's own memory, mapped read-only;
@@ -68,19 +73,57 @@ struct Verdict {
   wire::WindowKey window_key;  // Which snapshot, when window is not kNone.
 };
 
+// How records travel. Shared memory needs a Unix socket, the others a tcp: address.
+enum class Transport : uint8_t {
+  kAuto,  // Shared memory by a Unix socket; by TCP, RDMA where both sides can, else TCP alone.
+  kShared,
+  kRdma,  // Or an error.
+  kTcp,
+};
+
 struct ClientOptions {
   // "unix:/path/to/socket" or "tcp:host:port".
   std::string address = "unix:./reprise-data/reprised.sock";
   std::string name = "client";      // Shown by the daemon's status.
   Nanos deadline_ns = 5 * kSecond;  // Of each call. An expired call ends with DEADLINE_EXCEEDED.
   Nanos connect_timeout_ns = 2 * kSecond;
-  uint32_t staging_slots = 64;  // Local connections: records that can be put without waiting.
-  bool local_memory = true;     // Map the arena when the socket is a Unix socket.
+  Transport transport = Transport::kAuto;
+  std::string rdma_device = "auto";  // Or "off", "mlx5_0", "mlx5_0:1", "mlx5_0:1/3" (GID index).
+  rdma::Verbs* verbs = nullptr;      // Null: libibverbs. Outlives the client.
+  // Shared memory and RDMA: records that can be put without waiting.
+  uint32_t staging_slots = 64;
+  bool local_memory = true;  // Map the arena when the socket is a Unix socket.
   // Wait for a reply by spinning this long before sleeping. A wake-up costs about 20 us.
   Nanos spin_ns = 50 * kMicrosecond;
   // Compare payload checksums of records from local memory too (they were checked when they entered
   // it; records from TCP always are).
   bool verify_local = false;
+};
+
+// Memory of the caller that records are put into: by RDMA straight from the daemon's arena, else by
+// a copy. Belongs to one client and its thread; ends before the client and before its memory.
+class LandingZone {
+ public:
+  ~LandingZone();
+  LandingZone(const LandingZone&) = delete;
+  LandingZone& operator=(const LandingZone&) = delete;
+
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  friend class Client;
+  LandingZone() = default;
+  Client* client_ = nullptr;
+  Bytes host_;  // Empty: device memory.
+  uint64_t bytes_ = 0;
+  uint64_t address_ = 0;
+  std::unique_ptr<rdma::Memory> device_;
+};
+
+struct Landed {
+  uint32_t records = 0;  // The leading run of the keys.
+  uint32_t from_ssd = 0;
+  Outcome stopped_by = Outcome::kOk;
 };
 
 // A connection to a reprised daemon. Calls block, for at most the deadline; one thread at a time.
@@ -100,6 +143,9 @@ class Client {
   std::string model() const;
   bool local() const;  // Records are read in place.
   std::string server_version() const;
+  std::string transport() const;  // "shared memory", "unix", "rdma", "tcp".
+  // With Transport::kAuto: why it is not RDMA, where that was tried. Empty: it was not.
+  const std::string& transport_note() const;
 
   // A namespace on this connection. The id is small and belongs to this client; opening the same
   // manifest again gives the same id.
@@ -120,6 +166,15 @@ class Client {
   // checksums. A miss is a shorter lease, not an error; a record that fails a check ends the run
   // with kCorrupt.
   absl::StatusOr<Lease> Acquire(uint32_t namespace_id, std::span<const BlockKey> keys);
+  // The same into the caller's memory, record i at offset + i * record_bytes(), checked there; what
+  // lies behind the run may have been written to. Records in device memory cannot be checked here.
+  absl::StatusOr<std::unique_ptr<LandingZone>> RegisterLanding(Bytes memory);
+  // Device memory behind a dma-buf, RDMA alone: FAILED_PRECONDITION where the device or its driver
+  // cannot. `fd` stays the caller's.
+  absl::StatusOr<std::unique_ptr<LandingZone>> RegisterDeviceLanding(int fd, uint64_t offset,
+                                                                     uint64_t bytes);
+  absl::StatusOr<Landed> Fetch(uint32_t namespace_id, std::span<const BlockKey> keys,
+                               LandingZone* zone, uint64_t offset);
   // Token ids of a loaded record against those asked for: the last guard against a hash collision.
   static bool TokensMatch(ConstBytes record, std::span<const TokenId> tokens);
 
@@ -129,10 +184,10 @@ class Client {
   // Splits into messages as needed. On an error, records that no reply spoke of have kClosed.
   absl::Status Put(uint32_t namespace_id, std::span<const ConstBytes> records,
                    wire::Durability durability, std::span<Outcome> outcomes);
-  // Local connections: record-sized memory that Put sends without a copy when records[i] points to
-  // it. Slot i in [0, staging_slots()); the bytes are the caller's between two calls of Put or
-  // PutWindow. A Put that copies records from elsewhere, and a PutWindow, may overwrite slots that
-  // they don't name.
+  // Shared memory and RDMA: record-sized memory that Put sends without a copy when records[i]
+  // points to it. Slot i in [0, staging_slots()); the bytes are the caller's between two calls of
+  // Put or PutWindow. A Put that copies records from elsewhere, and a PutWindow, may overwrite
+  // slots that they don't name.
   uint32_t staging_slots() const;
   Bytes staging(uint32_t slot);
 
@@ -168,6 +223,7 @@ class Client {
 
  private:
   friend class Lease;
+  friend class LandingZone;
   explicit Client(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

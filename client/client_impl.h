@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,7 +25,11 @@ class Client::Impl {
   Impl(const ClientOptions& opts, std::unique_ptr<Connection> connection)
       : options(opts), channel(std::move(connection)) {}
 
-  absl::Status Hello(Instant deadline);
+  // `link`: offered to the daemon; null: no RDMA.
+  absl::Status Hello(std::unique_ptr<RdmaLink> link, Instant deadline);
+  // Goes on by RDMA, and proves that it works.
+  absl::Status StartRdma(std::unique_ptr<RdmaLink> link, Instant deadline);
+  RdmaLink* rdma() const { return channel.connection().rdma(); }
   Instant Deadline() { return channel.connection().Now() + options.deadline_ns; }
   // Null, with the error to return in *status, when the id was not opened here.
   absl::StatusOr<const OpenedNamespace*> Find(uint32_t namespace_id) const;
@@ -33,17 +38,36 @@ class Client::Impl {
                                      std::span<const BlockKey> keys);
   absl::StatusOr<Lease> AcquireRemote(Client* client, const OpenedNamespace& name_space,
                                       std::span<const BlockKey> keys);
+  absl::StatusOr<Lease> AcquireByRdma(Client* client, const OpenedNamespace& name_space,
+                                      std::span<const BlockKey> keys);
+  // One Fetch. `check(i, record)`: whether record i, which has landed, is good; the run ends before
+  // the first that is not.
+  absl::StatusOr<Landed> FetchOnce(const OpenedNamespace& name_space,
+                                   std::span<const BlockKey> keys, const wire::Landing& landing,
+                                   const std::function<bool(uint32_t)>& check, Instant deadline);
+  absl::StatusOr<Snapshot> GetWindowByRdma(const wire::WindowRequest& request);
   absl::StatusOr<Snapshot> GetWindowLocal(const wire::WindowRequest& request);
   absl::StatusOr<Snapshot> GetWindowRemote(const wire::WindowRequest& request);
   absl::StatusOr<wire::ControlReply> Control(const wire::ControlRequest& request);
 
   ClientOptions options;
-  Channel channel;
   LocalMemory memory;
   ReceiveBuffers buffers;
+  Channel channel;  // Goes before the memory that its device uses.
+  std::string transport_note;
+  bool rdma_agreed = false;  // The daemon took the offer.
+  bool by_rdma = false;      // And it works.
   wire::HelloReply hello;
   std::vector<OpenedNamespace> namespaces;  // The index is the client's id.
 };
+
+// ---- What the calls that load records share (client_load.cc)
+absl::Status CheckKeyCount(size_t key_count, const char* call);
+// Outcomes that end a run of keys, as opposed to those that say the request itself was wrong.
+bool EndsRun(Outcome outcome);
+// What can be told of a record from its header alone: that it is a record, the one asked for, and
+// of this namespace.
+bool IsTheBlock(ConstBytes record, const BlockKey& key, const Hash256& name_space);
 
 // Protobuf's string in a body.
 template <typename Message>

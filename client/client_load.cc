@@ -7,13 +7,6 @@
 namespace reprise {
 namespace {
 
-absl::Status CheckKeyCount(size_t key_count, const char* call) {
-  if (key_count <= wire::kKeysMax) return absl::OkStatus();
-  return InvalidArgument(std::string(call) + ": " + std::to_string(key_count) +
-                         " keys are over the limit of " + std::to_string(wire::kKeysMax) +
-                         "; ask for the prefix in pieces");
-}
-
 std::string KeysBody(uint32_t daemon_id, std::span<const BlockKey> keys) {
   std::string body;
   body.reserve(sizeof(wire::KeysRequest) + keys.size_bytes());
@@ -23,7 +16,19 @@ std::string KeysBody(uint32_t daemon_id, std::span<const BlockKey> keys) {
   return body;
 }
 
-// Outcomes that end a run of keys, as opposed to those that say the request itself was wrong.
+// Records are verified a few at a time: while they are in the cache, and while the kernel takes in
+// the next ones.
+constexpr uint32_t kRecordsPerReceive = 8;
+
+}  // namespace
+
+absl::Status CheckKeyCount(size_t key_count, const char* call) {
+  if (key_count <= wire::kKeysMax) return absl::OkStatus();
+  return InvalidArgument(std::string(call) + ": " + std::to_string(key_count) +
+                         " keys are over the limit of " + std::to_string(wire::kKeysMax) +
+                         "; ask for the prefix in pieces");
+}
+
 bool EndsRun(Outcome outcome) {
   switch (outcome) {
     case Outcome::kInvalid:
@@ -36,19 +41,11 @@ bool EndsRun(Outcome outcome) {
   }
 }
 
-// Records are verified a few at a time: while they are in the cache, and while the kernel takes in
-// the next ones.
-constexpr uint32_t kRecordsPerReceive = 8;
-
-// What can be told of a record from its header alone: that it is a record, the one asked for, and
-// of this namespace.
 bool IsTheBlock(ConstBytes record, const BlockKey& key, const Hash256& name_space) {
   const RecordHeader header = LoadRecordHeader(record);
   return header.magic == kRecordMagic && KeyOf(header.block_hash) == key &&
          header.name_space == name_space;
 }
-
-}  // namespace
 
 absl::StatusOr<Verdict> Client::Lookup(uint32_t namespace_id, std::span<const BlockKey> keys,
                                        std::span<const wire::WindowKey> windows) {
@@ -95,8 +92,9 @@ absl::StatusOr<Verdict> Client::Lookup(uint32_t namespace_id, std::span<const Bl
 absl::StatusOr<Lease> Client::Acquire(uint32_t namespace_id, std::span<const BlockKey> keys) {
   RP_ASSIGN(const auto* name_space, impl_->Find(namespace_id));
   RP_TRY(CheckKeyCount(keys.size(), "acquire"));
-  return local() ? impl_->AcquireLocal(this, *name_space, keys)
-                 : impl_->AcquireRemote(this, *name_space, keys);
+  if (local()) return impl_->AcquireLocal(this, *name_space, keys);
+  return impl_->rdma() != nullptr ? impl_->AcquireByRdma(this, *name_space, keys)
+                                  : impl_->AcquireRemote(this, *name_space, keys);
 }
 
 absl::StatusOr<Lease> Client::Impl::AcquireLocal(Client* client, const OpenedNamespace& name_space,

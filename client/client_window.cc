@@ -8,6 +8,9 @@
 namespace reprise {
 namespace {
 
+// Of a snapshot that is fetched by RDMA; V4.1-Flash's have 2.7 MB.
+constexpr uint64_t kLandingBytes = 8_MiB;
+
 std::string BodyOf(const wire::WindowRequest& request) {
   std::string body;
   wire::Append(&body, request);
@@ -48,6 +51,10 @@ absl::StatusOr<Outcome> Client::PutWindow(uint32_t namespace_id, const wire::Win
       std::memmove(memory.staging(0).data(), snapshot.data(), snapshot.size());
     }
     std::iota(slots.begin(), slots.end(), first);
+    if (impl_->rdma() != nullptr) {
+      const absl::Status written = impl_->rdma()->WriteSlots(slots, impl_->Deadline());
+      if (!written.ok()) return impl_->channel.Break(written);
+    }
     wire::AppendArray<uint32_t>(&body, slots);
   }
   RP_ASSIGN(const Reply reply,
@@ -58,7 +65,34 @@ absl::StatusOr<Outcome> Client::PutWindow(uint32_t namespace_id, const wire::Win
 absl::StatusOr<Snapshot> Client::GetWindow(uint32_t namespace_id, const wire::WindowKey& key) {
   RP_ASSIGN(const auto* name_space, impl_->Find(namespace_id));
   const wire::WindowRequest request{.namespace_id = name_space->daemon_id, .window = key};
-  return local() ? impl_->GetWindowLocal(request) : impl_->GetWindowRemote(request);
+  if (local()) return impl_->GetWindowLocal(request);
+  return impl_->rdma() != nullptr ? impl_->GetWindowByRdma(request)
+                                  : impl_->GetWindowRemote(request);
+}
+
+absl::StatusOr<Snapshot> Client::Impl::GetWindowByRdma(const wire::WindowRequest& request) {
+  const Instant deadline = Deadline();
+  const Bytes buffer = buffers.Take(kLandingBytes);
+  if (buffer.empty()) return ResourceExhausted("window: no memory for the snapshot");
+  const auto give_back = [this](const Bytes* taken) { buffers.Return(*taken); };
+  const std::unique_ptr<const Bytes, decltype(give_back)> owner(&buffer, give_back);
+  RP_ASSIGN(const wire::Landing landing, rdma()->LandingFor(buffer));
+  std::string body;
+  wire::Append(&body, wire::WindowFetchRequest{.request = request, .landing = landing});
+  RP_ASSIGN(const Reply reply, channel.Call(wire::Opcode::kWindowFetch, body, {},
+                                            sizeof(wire::WindowReply), deadline));
+  // Larger than the landing: the bytes come behind their frame.
+  if (reply.outcome() == Outcome::kInvalid) return GetWindowRemote(request);
+  if (reply.outcome() != Outcome::kOk) return StatusOf(reply.outcome(), "window");
+  wire::WindowReplyView view;
+  if (!wire::Decode(reply.body, &view) || view.fixed.snapshot_bytes > buffer.size() ||
+      !rdma()->Landed(static_cast<uint32_t>(channel.request_id()))) {
+    return channel.Break(DataLoss("window: the reply makes no sense; connect again"));
+  }
+  Snapshot snapshot;
+  snapshot.bytes.assign(buffer.begin(), buffer.begin() + view.fixed.snapshot_bytes);
+  RP_TRY(CheckSnapshot(snapshot, view.fixed.snapshot_crc));
+  return snapshot;
 }
 
 absl::StatusOr<Snapshot> Client::Impl::GetWindowLocal(const wire::WindowRequest& request) {

@@ -85,6 +85,7 @@ Connection::~Connection() {
 }
 
 void Connection::Close() {
+  rdma_.reset();
   if (fd_ >= 0) close(fd_);
   fd_ = -1;
 }
@@ -158,7 +159,15 @@ absl::Status Connection::WaitFor(short events, Instant deadline) {
   }
 }
 
+bool Connection::LocalGid(rdma::Gid* gid) const {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) != 0) return false;
+  return rdma::GidOf(address, gid);
+}
+
 absl::Status Connection::Send(std::span<iovec> parts, Instant deadline) {
+  if (rdma_ != nullptr) return rdma_->Send(parts, deadline);
   while (!parts.empty()) {
     if (parts.front().iov_len == 0) {
       parts = parts.subspan(1);
@@ -190,6 +199,7 @@ absl::Status Connection::Send(std::span<iovec> parts, Instant deadline) {
 }
 
 absl::StatusOr<size_t> Connection::Receive(Bytes out, size_t bytes_min, Instant deadline) {
+  if (rdma_ != nullptr) return rdma_->Receive(out, bytes_min, deadline);
   size_t filled = 0;
   Instant spin_until = Now() + spin_ns_;
   while (filled < bytes_min) {

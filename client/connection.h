@@ -7,15 +7,18 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "client/rdma_link.h"
 #include "protocol/base/bytes.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/status.h"
 
 namespace reprise {
 
-// The client's door to the network: one stream socket, used without blocking beyond a deadline.
-// Knows bytes and descriptors, not frames. One thread at a time.
+// The client's door to the network: one stream socket, and RDMA where it was agreed on, used
+// without blocking beyond a deadline. Knows bytes and descriptors, not frames. One thread at a
+// time.
 class Connection {
  public:
   // "unix:/path" or "tcp:host:port" ("tcp:[::1]:port" for IPv6). Waits for a reply by spinning
@@ -27,11 +30,18 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
 
   bool is_unix() const { return is_unix_; }
+  // This end's address as a GID; false: it is not an IP socket.
+  bool LocalGid(rdma::Gid* gid) const;
   Instant Now() const { return clock_.Now(); }
 
   // Sends all parts, in order, with as few system calls as the socket's buffer allows. Consumes
   // `parts`.
   absl::Status Send(std::span<iovec> parts, Instant deadline);
+
+  // From now on everything goes by `link`, which is connected to the same daemon.
+  void UseRdma(std::unique_ptr<RdmaLink> link) { rdma_ = std::move(link); }
+  RdmaLink* rdma() const { return rdma_.get(); }
+  int descriptor() const { return fd_; }
 
   // Receives at least `bytes_min` and at most out.size() bytes; returns how many.
   absl::StatusOr<size_t> Receive(Bytes out, size_t bytes_min, Instant deadline);
@@ -57,6 +67,7 @@ class Connection {
   SystemClock clock_;
   Nanos spin_ns_;
   int fd_ = -1;
+  std::unique_ptr<RdmaLink> rdma_;  // Null: the socket carries all.
   bool is_unix_;
   bool keep_descriptors_ = false;
   std::array<int, 2> descriptors_ = {-1, -1};

@@ -60,6 +60,19 @@ absl::Status LocalMemory::Map(int arena_fd, int staging_fd, const Shape& shape) 
   return absl::OkStatus();
 }
 
+absl::Status LocalMemory::MakeStaging(uint32_t slot_bytes, uint32_t slots) {
+  RP_CHECK(staging_.empty());
+  const uint64_t bytes = uint64_t{slots} * slot_bytes;
+  if (bytes == 0) return absl::OkStatus();
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (memory == MAP_FAILED) return ErrnoStatus(errno, "no memory for staging slots");
+  staging_ = {static_cast<std::byte*>(memory), bytes};
+  shape_.slot_bytes = slot_bytes;
+  shape_.staging_slots = slots;
+  return absl::OkStatus();
+}
+
 bool LocalMemory::Current(const wire::SlotRef& ref) const {
   if (ref.slot >= shape_.arena_slots) return false;
   const std::byte* at = arena_.data() + shape_.generations_offset + ref.slot * sizeof(uint32_t);

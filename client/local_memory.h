@@ -10,7 +10,7 @@
 namespace reprise {
 
 // The daemon's memory as a local client sees it: the arena's slots and generation table, read-only,
-// and this connection's staging slots, read-write. Empty on other connections.
+// and this connection's staging slots, read-write. By RDMA the slots alone; empty otherwise.
 class LocalMemory {
  public:
   struct Shape {
@@ -30,7 +30,11 @@ class LocalMemory {
   // that no later access can fault.
   absl::Status Map(int arena_fd, int staging_fd, const Shape& shape);
 
+  // Staging slots of this process's own, which go to the daemon by RDMA. No arena.
+  absl::Status MakeStaging(uint32_t slot_bytes, uint32_t slots);
+
   bool mapped() const { return !arena_.empty(); }
+  Bytes staging_area() const { return staging_; }
 
   // True when `ref` names a slot that holds what it held when the reference was given.
   bool Current(const wire::SlotRef& ref) const;

@@ -33,6 +33,7 @@ Bytes ReceiveBuffers::Take(uint64_t bytes) {
 void ReceiveBuffers::Return(Bytes buffer) {
   if (buffer.empty()) return;
   if (kept_bytes_ + buffer.size() > kKeptBytesMax) {
+    if (on_unmap_) on_unmap_(buffer);
     munmap(buffer.data(), buffer.size());
     return;
   }

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "protocol/base/bytes.h"
@@ -22,6 +24,9 @@ class ReceiveBuffers {
   // REQUIRES: `buffer` came from Take, whole.
   void Return(Bytes buffer);
 
+  // Called with a buffer before its memory is given back to the system.
+  void OnUnmap(std::function<void(Bytes)> tell) { on_unmap_ = std::move(tell); }
+
   uint64_t kept_bytes() const { return kept_bytes_; }
 
   static constexpr uint64_t kKeptBytesMax = 256_MiB;
@@ -29,6 +34,7 @@ class ReceiveBuffers {
 
  private:
   std::vector<Bytes> kept_;
+  std::function<void(Bytes)> on_unmap_;
   uint64_t kept_bytes_ = 0;
 };
 

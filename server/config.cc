@@ -68,6 +68,13 @@ constexpr std::array kFields = {
     Field{"listen.connections_max", Count{At<&Config::listen, &Config::Listen::connections_max>},
           "Clients connected at once; one more is refused.", "", 1, 65'536},
 
+    Field{
+        "rdma.device", Text{At<&Config::rdma, &Config::Rdma::device>},
+        "RDMA for clients that come by TCP. auto: every device that has an active port. off: none. "
+        "Or one: mlx5_0, mlx5_0:1 (a port), mlx5_0:1/3 (a GID index)."},
+    Field{"rdma.queue_pairs_max", Count{At<&Config::rdma, &Config::Rdma::queue_pairs_max>},
+          "RDMA connections in each shard and device; one more stays with TCP.", "", 1, 4096},
+
     Field{"dram.bytes", Size{At<&Config::dram, &Config::Dram::bytes>},
           "Memory for blocks. Taken and touched at start, never grown."},
     Field{"dram.huge_pages", Flag{At<&Config::dram, &Config::Dram::huge_pages>},

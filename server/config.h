@@ -41,6 +41,12 @@ struct Config {
     friend bool operator==(const Listen&, const Listen&) = default;
   } listen;
 
+  struct Rdma {
+    std::string device = "auto";
+    uint32_t queue_pairs_max = 256;
+    friend bool operator==(const Rdma&, const Rdma&) = default;
+  } rdma;
+
   struct Dram {
     uint64_t bytes = 1_GiB;
     bool huge_pages = true;

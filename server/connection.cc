@@ -45,10 +45,13 @@ Connection::Connection(Shard* shard, std::unique_ptr<Stream> stream, uint64_t id
   receiving_.done = [](Completion* self, int32_t result) {
     static_cast<Receiving*>(self)->connection->OnReceived(result);
   };
-  sending_.connection = this;
-  sending_.done = [](Completion* self, int32_t result) {
-    static_cast<Sending*>(self)->connection->OnSent(result);
-  };
+  for (Sending& sending : sendings_) {
+    sending.connection = this;
+    sending.done = [](Completion* self, int32_t result) {
+      auto* sent = static_cast<Sending*>(self);
+      sent->connection->OnSent(sent, result);
+    };
+  }
   receive_timer_.connection = this;
   send_timer_.connection = this;
 }
@@ -66,6 +69,7 @@ void Connection::Start() {
 }
 
 TransportKind Connection::transport() const {
+  if (stream_->rdma()) return TransportKind::kRdma;
   if (!stream_->local()) return TransportKind::kTcp;
   return staging_ != nullptr ? TransportKind::kLocal : TransportKind::kUnix;
 }
@@ -288,41 +292,59 @@ void Connection::Send(std::unique_ptr<OutFrame> frame) {
 // As many queued frames as fit one system call. Descriptors go with the first byte, so a frame that
 // carries some is sent alone.
 void Connection::StartSend() {
-  if (sending_.active || queue_.empty() || closing_) return;
-  sending_.part_count = 0;
-  sending_.fd_count = 0;
-  sending_.frames = 0;
-  for (const auto& frame : queue_) {
-    const size_t parts = 2 + frame->data.size();
+  while (!closing_ && frames_in_flight_ < queue_.size()) {
+    Sending& sending = sendings_[next_sending_ % stream_->sends_max()];
+    if (sending.frames > 0) return;
+    ++next_sending_;
+    FillSending(&sending);
+    shard_->timers().Arm(&send_timer_, shard_->now() + shard_->facts().send_timeout_ns);
+    stream_->Send(&sending);
+  }
+}
+
+void Connection::FillSending(Sending* sending) {
+  sending->part_count = 0;
+  sending->fd_count = 0;
+  sending->copies.clear();
+  for (size_t i = frames_in_flight_; i < queue_.size(); ++i) {
+    const OutFrame& frame = *queue_[i];
+    const size_t parts = 2 + frame.data.size();
     RP_CHECK(parts <= SendOp::kPartsMax);
-    if (sending_.part_count + parts > SendOp::kPartsMax) break;
-    if (frame->fd_count > 0 && sending_.frames > 0) break;
-    sending_.AddPart(AsBytes(frame->header));
-    sending_.AddPart(AsBytes(frame->body));
-    for (const ConstBytes part : frame->data) sending_.AddPart(part);
-    ++sending_.frames;
-    if (frame->fd_count > 0) {
-      sending_.fds = frame->fds;
-      sending_.fd_count = frame->fd_count;
+    if (sending->part_count + parts > SendOp::kPartsMax) break;
+    if (frame.fd_count > 0 && sending->frames > 0) break;
+    sending->AddPart(AsBytes(frame.header));
+    sending->AddPart(AsBytes(frame.body));
+    for (const ConstBytes part : frame.data) sending->AddPart(part);
+    sending->copies.insert(sending->copies.end(), frame.writes.begin(), frame.writes.end());
+    ++sending->frames;
+    // What is written goes out at once; what comes later would have to wait for it.
+    if (!frame.writes.empty()) break;
+    if (frame.fd_count > 0) {
+      sending->fds = frame.fds;
+      sending->fd_count = frame.fd_count;
       break;
     }
   }
-  sending_.active = true;
-  shard_->timers().Arm(&send_timer_, shard_->now() + shard_->facts().send_timeout_ns);
-  stream_->Send(&sending_);
+  sending->writes = sending->copies;
+  frames_in_flight_ += sending->frames;
 }
 
-void Connection::OnSent(int32_t result) {
-  sending_.active = false;
-  shard_->timers().Cancel(&send_timer_);
+void Connection::OnSent(Sending* sending, int32_t result) {
+  const uint32_t frames = std::exchange(sending->frames, 0);
+  frames_in_flight_ -= frames;
+  if (this->sending()) {  // Progress: the next gets its own time.
+    shard_->timers().Arm(&send_timer_, shard_->now() + shard_->facts().send_timeout_ns);
+  } else {
+    shard_->timers().Cancel(&send_timer_);
+  }
   std::vector<std::unique_ptr<OutFrame>> sent;
-  const auto end = queue_.begin() + sending_.frames;
+  const auto end = queue_.begin() + frames;
   sent.assign(std::make_move_iterator(queue_.begin()), std::make_move_iterator(end));
   queue_.erase(queue_.begin(), end);
   for (const auto& frame : sent) {
     if (frame->sent != nullptr) frame->sent(frame->operation, frame->tag, result == 0);
   }
-  if (closing_) DropQueue();
+  if (closing_ && !this->sending()) DropQueue();
   if (result < 0 && !closing_) Close("sending failed");
   if (close_when_sent_ && queue_.empty() && !closing_) Close("refused");
   StartSend();
@@ -361,7 +383,7 @@ void Connection::Close(std::string_view why) {
     shard_->ReleaseSlots(lease.slots);
   }
   leases_.clear();
-  if (!sending_.active) DropQueue();  // Else in OnSent: frames end in their order.
+  if (!sending()) DropQueue();  // Else in OnSent: frames end in their order.
   FinishClose();
 }
 
@@ -379,8 +401,7 @@ void Connection::DropQueue() {
 }
 
 void Connection::FinishClose() {
-  if (!closing_ || retired_ || receiving_.active || sending_.active || operations_ > 0 ||
-      advancing_) {
+  if (!closing_ || retired_ || receiving_.active || sending() || operations_ > 0 || advancing_) {
     return;
   }
   retired_ = true;
@@ -443,6 +464,12 @@ const storage::StagingArea* Connection::MakeStaging(uint32_t slots) {
   }
   staging_ = *std::move(staging);
   return staging_.get();
+}
+
+void Connection::DropStaging() {
+  staging_.reset();
+  shard_->facts().staging_bytes.fetch_sub(std::exchange(staging_bytes_, 0),
+                                          std::memory_order_relaxed);
 }
 
 }  // namespace reprise::server

@@ -26,6 +26,7 @@ struct OutFrame {
   wire::FrameHeader header;
   std::string body;
   std::vector<ConstBytes> data;
+  std::vector<RemoteWrite> writes;  // From pinned slots too; they land before the frame is there.
   std::array<int, 2> fds{};
   uint32_t fd_count = 0;
   // Called when the frame is sent or will never be; may be null. `delivered` tells which.
@@ -57,9 +58,9 @@ struct LeaseRecord {
 // One client: bytes to frames to operations, and frames back. Lives on the shard that accepted it.
 //
 // Flow control: at most kOperationsMax operations at a time, else nothing more is read; replies
-// wait in order for one send at a time. A frame that stands half-read for longer than
-// idle_frame_timeout_ns, or a send that makes no progress for send_timeout_ns, closes the
-// connection. Closing releases the leases and waits for the operations, each of which has a
+// wait in order for the sends that the stream takes at a time. A frame that stands half-read for
+// longer than idle_frame_timeout_ns, or a send that makes no progress for send_timeout_ns, closes
+// the connection. Closing releases the leases and waits for the operations, each of which has a
 // deadline.
 class Connection {
  public:
@@ -80,6 +81,7 @@ class Connection {
   bool closing() const { return closing_; }
   bool local() const { return stream_->local(); }
   TransportKind transport() const;
+  Stream& stream() { return *stream_; }
   void Send(std::unique_ptr<OutFrame> frame);
   // Every operation tells when it exists and when it is gone.
   void OperationStarted() { ++operations_; }
@@ -106,6 +108,7 @@ class Connection {
   // Makes the staging area; null when the budget or the machine does not allow it.
   const storage::StagingArea* MakeStaging(uint32_t slots);
   const storage::StagingArea* staging() const { return staging_.get(); }
+  void DropStaging();
 
   uint32_t operation_count() const { return operations_; }
   uint32_t lease_count() const { return static_cast<uint32_t>(leases_.size()); }
@@ -117,7 +120,9 @@ class Connection {
   enum class Parse : uint8_t { kHeader, kBody, kData, kStopped };
 
   void OnReceived(int32_t result);
-  void OnSent(int32_t result);
+  struct Sending;
+  void OnSent(Sending* sending, int32_t result);
+  bool sending() const { return frames_in_flight_ > 0; }
   void Advance();   // Parses what is buffered, then receives more.
   bool ParseOne();  // False: needs more bytes, or must wait.
   bool TakeHeader();
@@ -128,6 +133,7 @@ class Connection {
   void ReleaseBody();
   void ReceiveMore();
   void StartSend();
+  void FillSending(Sending* sending);
   void DropQueue();
   void LoseData();
   void FinishClose();
@@ -142,8 +148,8 @@ class Connection {
   };
   struct Sending : SendOp {
     Connection* connection = nullptr;
-    bool active = false;
-    uint32_t frames = 0;
+    uint32_t frames = 0;              // 0: it is free.
+    std::vector<RemoteWrite> copies;  // Of the frames' writes, in one piece.
   };
   struct OwnedTimer : Timer {
     using Timer::Timer;
@@ -151,6 +157,9 @@ class Connection {
   };
 
   Shard* shard_;
+  std::unique_ptr<storage::StagingArea>
+      staging_;  // Outlives the stream, whose peer may write to it.
+  uint64_t staging_bytes_ = 0;
   std::unique_ptr<Stream> stream_;
   uint64_t id_;
   std::string name_ = "?";
@@ -176,7 +185,9 @@ class Connection {
   OwnedTimer receive_timer_;
 
   // Sending.
-  Sending sending_;
+  std::array<Sending, Stream::kSendsMax> sendings_;
+  uint32_t next_sending_ = 0;
+  uint32_t frames_in_flight_ = 0;  // The first ones of the queue.
   std::vector<std::unique_ptr<OutFrame>> queue_;
   OwnedTimer send_timer_;
 
@@ -184,8 +195,6 @@ class Connection {
   absl::flat_hash_map<uint64_t, LeaseRecord> leases_;
   uint64_t next_lease_id_ = 1;
   std::vector<OpenNamespace> namespaces_;
-  std::unique_ptr<storage::StagingArea> staging_;
-  uint64_t staging_bytes_ = 0;
 };
 
 }  // namespace reprise::server

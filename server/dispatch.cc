@@ -24,6 +24,10 @@ void DispatchFrame(Connection* connection, const wire::FrameHeader& header, Cons
     case Opcode::kWindowAcquire:
     case Opcode::kWindowGet:
       return StartWindowRead(connection, header, body);
+    case Opcode::kFetch:
+      return StartFetch(connection, header, body);
+    case Opcode::kWindowFetch:
+      return StartWindowFetch(connection, header, body);
     case Opcode::kControl:
       return StartControl(connection, header, body);
   }

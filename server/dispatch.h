@@ -16,10 +16,12 @@ void StartOpenNamespace(Connection* connection, const wire::FrameHeader& header,
 void StartLookup(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
 void StartAcquire(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
 void StartGet(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
+void StartFetch(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
 void StartRelease(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
 void StartPut(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
 void StartWindowPut(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
 void StartWindowRead(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
+void StartWindowFetch(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
 void StartControl(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
 
 }  // namespace reprise::server

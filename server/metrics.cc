@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "server/metric_samples.h"
+#include "server/serving_samples.h"
 
 namespace reprise::server {
 namespace {
@@ -158,71 +159,19 @@ void CollectVerdicts(const MetricsSnapshot& snapshot, Samples* out) {
   }
 }
 
+void CollectRdmaErrors(const MetricsSnapshot& snapshot, Samples* out) {
+  for (size_t i = 1; i < rdma::kWorkErrors; ++i) {
+    out->Add({{"kind", std::string(rdma::WorkErrorName(static_cast<rdma::WorkError>(i)))}},
+             Sum(snapshot, [i](const ShardMetrics& s) { return s.rdma.errors[i]; }));
+  }
+}
+
 void CollectWhatIf(const MetricsSnapshot& snapshot, Samples* out) {
   for (size_t i = 0; i < snapshot.what_if_sizes.size(); ++i) {
     const WhatIfSize& size = snapshot.what_if_sizes[i];
     out->Add({{"tier", size.tier}, {"size", size.times}},
              Sum(snapshot, [i](const ShardMetrics& s) { return s.what_if.hits[i]; }));
   }
-}
-
-// ---- The engine --------------------------------------------------------------------------------
-
-// One number of the engine's; nothing without an engine.
-template <typename Value>
-void FromServing(const MetricsSnapshot& snapshot, Samples* out, Value value) {
-  if (snapshot.serving.has_value()) {
-    out->Add({}, static_cast<double>(value(*snapshot.serving)));
-  }
-}
-
-struct ServingPart {
-  const char* label;
-  uint64_t ServingCounters::*at;
-};
-template <size_t N>
-void ServingParts(const MetricsSnapshot& snapshot, Samples* out, const char* label,
-                  const ServingPart (&parts)[N]) {
-  if (!snapshot.serving.has_value()) return;
-  for (const ServingPart& part : parts) {
-    out->Add({{label, part.label}}, snapshot.serving->counters.*part.at);
-  }
-}
-
-void CollectAnswers(const MetricsSnapshot& snapshot, Samples* out) {
-  static constexpr ServingPart kParts[] = {{"exact", &ServingCounters::exact_answers},
-                                           {"replayed", &ServingCounters::replayed_answers}};
-  ServingParts(snapshot, out, "exactness", kParts);
-}
-
-void CollectWindowSources(const MetricsSnapshot& snapshot, Samples* out) {
-  static constexpr ServingPart kParts[] = {{"found", &ServingCounters::found},
-                                           {"replayed", &ServingCounters::replayed},
-                                           {"rebuilt", &ServingCounters::rebuilt},
-                                           {"cold", &ServingCounters::cold}};
-  ServingParts(snapshot, out, "window", kParts);
-}
-
-void CollectServedTokens(const MetricsSnapshot& snapshot, Samples* out) {
-  static constexpr ServingPart kParts[] = {{"prompt", &ServingCounters::prompt_tokens},
-                                           {"hit", &ServingCounters::hit_tokens},
-                                           {"computed", &ServingCounters::computed_tokens},
-                                           {"replayed", &ServingCounters::replayed_tokens},
-                                           {"output", &ServingCounters::output_tokens},
-                                           {"drafted", &ServingCounters::drafted},
-                                           {"accepted", &ServingCounters::accepted}};
-  ServingParts(snapshot, out, "kind", kParts);
-}
-
-void CollectServingFaults(const MetricsSnapshot& snapshot, Samples* out) {
-  static constexpr ServingPart kParts[] = {{"refused", &ServingCounters::refused},
-                                           {"cancelled", &ServingCounters::cancelled},
-                                           {"failed", &ServingCounters::failed},
-                                           {"load_shortfall", &ServingCounters::load_shortfalls},
-                                           {"load_declined", &ServingCounters::loads_declined},
-                                           {"bad_window", &ServingCounters::bad_windows},
-                                           {"not_stored", &ServingCounters::publish_failures}};
-  ServingParts(snapshot, out, "event", kParts);
 }
 
 // ---- The table ---------------------------------------------------------------------------------
@@ -299,6 +248,21 @@ const Metric kMetrics[] = {
     {"reprise_transfer_bytes_total", kCounter, "transport, direction",
      "Bytes of records and snapshots given to clients (sent) and taken from them (received).",
      CollectTransfers},
+    {"reprise_rdma_queue_pairs", kGauge, "shard", "RDMA connections.",
+     RP_SHARD_VALUE(rdma.queue_pairs)},
+    {"reprise_rdma_message_bytes", kGauge, "", "Registered memory for their messages.",
+     RP_SUM(rdma.message_bytes)},
+    {"reprise_rdma_staging_bytes", kGauge, "", "Registered memory that their clients write to.",
+     RP_SUM(rdma.staging_bytes)},
+    {"reprise_rdma_accepted_total", kCounter, "", "Connections that went on by RDMA.",
+     RP_SUM(rdma.accepted)},
+    {"reprise_rdma_declined_total", kCounter, "", "Connections by TCP that did not.",
+     RP_SUM(rdma.declined)},
+    {"reprise_rdma_writes_total", kCounter, "", "Writes into clients' memory.",
+     RP_SUM(rdma.writes)},
+    {"reprise_rdma_errors_total", kCounter, "kind",
+     "RDMA connections that ended with an error; flushed: an end like any other.",
+     CollectRdmaErrors},
     {"reprise_leases", kGauge, "shard", "Leases held by clients.", RP_SHARD_VALUE(leases)},
     {"reprise_leases_revoked_total", kCounter, "shard", "Leases that ended with their connection.",
      RP_SHARD_VALUE(leases_revoked)},

@@ -8,6 +8,7 @@
 
 #include "protocol/base/clock.h"
 #include "protocol/base/status.h"
+#include "protocol/transport/rdma_transport.h"
 #include "protocol/wire/frame.h"
 #include "server/serving_metrics.h"
 #include "server/what_if_sizes.h"
@@ -73,7 +74,8 @@ struct ShardMetrics {
   uint32_t connections = 0;
   uint32_t operations = 0;  // Requests in progress.
   uint32_t leases = 0;
-  uint64_t leases_revoked = 0;      // Ended with their connection rather than by Release.
+  uint64_t leases_revoked = 0;  // Ended with their connection rather than by Release.
+  RdmaTransport::Counters rdma;
   storage::WhatIf::Counts what_if;  // hits by MetricsSnapshot::what_if_sizes.
 };
 
@@ -93,6 +95,7 @@ struct MetricsSnapshot {
   uint32_t namespaces = 0;
   uint64_t meta_dropped_writes = 0;
   std::vector<WhatIfSize> what_if_sizes;  // Of the whole daemon.
+  std::vector<std::string> rdma_ports;    // "rxe0:1 10.77.0.1".
   bool trace_recording = false;           // Somebody records requests.
   uint64_t trace_dropped = 0;             // Requests that the last recording missed.
   std::vector<ShardMetrics> shards;

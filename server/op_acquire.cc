@@ -2,8 +2,10 @@
 //   StartAcquire -> AcquireRun (pins the leading run over all shards) -> slots and generations
 //   StartGet     -> the same for chunks of the keys, two at a time -> a reply for each chunk, its
 //                   records sent from the arena; the pins end when the frame is out
+//   StartFetch   -> as Get, but the records are written into the client's memory
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "server/acquire_call.h"
 #include "server/dispatch.h"
@@ -13,6 +15,8 @@ namespace {
 
 // Records in one reply frame of a Get, and thereby what one Get pins at a time: twice that.
 constexpr uint32_t kChunkBlocks = 64;
+// Of a Fetch: fewer, so that the client checks one part while the next is written.
+constexpr uint32_t kFetchChunkBlocks = 8;
 
 void CountGiven(Shard* shard, TransportKind transport, uint32_t blocks, uint32_t from_ssd) {
   RequestCounters& counters = shard->counters();
@@ -67,12 +71,15 @@ class AcquireOperation final : public Operation {
 // read ahead had to be waited for.
 class GetOperation final : public Operation {
  public:
-  GetOperation(Connection* connection, const wire::FrameHeader& request, const wire::KeysView& view,
-               uint16_t name_space)
+  // `landing`: of a Fetch; null: the records follow their frame.
+  GetOperation(Connection* connection, const wire::FrameHeader& request, ConstBytes keys,
+               const wire::Landing* landing, uint16_t name_space)
       : Operation(connection, request),
         name_space_(name_space),
-        keys_(view.keys.begin(), view.keys.end()),
-        key_count_(view.fixed.key_count) {
+        keys_(keys.begin(), keys.end()),
+        key_count_(static_cast<uint32_t>(keys.size() / sizeof(BlockKey))),
+        tag_(static_cast<uint32_t>(request.request_id)) {
+    if (landing != nullptr) landing_ = *landing;
     for (Chunk& chunk : chunks_) chunk.operation = this;
   }
 
@@ -106,7 +113,8 @@ class GetOperation final : public Operation {
   bool StartChunk() {
     Chunk& chunk = chunks_[started_ % chunks_.size()];
     if (!MoreToStart() || chunk.state != State::kIdle) return false;
-    const uint32_t count = std::min(kChunkBlocks, key_count_ - next_key_);
+    const uint32_t count =
+        std::min(landing_ ? kFetchChunkBlocks : kChunkBlocks, key_count_ - next_key_);
     chunk.state = State::kAcquiring;
     chunk.first_key = next_key_;
     next_key_ += count;
@@ -135,6 +143,7 @@ class GetOperation final : public Operation {
     }
     stopped_by_ = connection().closing() ? Outcome::kClosed : result.stopped_by;
     stopped_ = stopped_by_ != Outcome::kOk;
+    const uint32_t first = given_;
     given_ += static_cast<uint32_t>(result.slots.size());
 
     const bool last = !MoreToStart() && sent_ == started_;
@@ -143,9 +152,7 @@ class GetOperation final : public Operation {
                  wire::GetReply{.first_index = chunk.first_key,
                                 .record_count = static_cast<uint32_t>(result.slots.size()),
                                 .from_ssd = result.from_ssd});
-    for (const uint32_t slot : result.slots) {
-      frame->data.push_back(shard().SlotBytes(slot).first(shard().facts().record_bytes));
-    }
+    AddRecords(result.slots, first, frame.get());
     CountGiven(&shard(), connection().transport(), static_cast<uint32_t>(result.slots.size()),
                result.from_ssd);
     chunk.state = State::kSending;
@@ -166,6 +173,22 @@ class GetOperation final : public Operation {
     return true;
   }
 
+  void AddRecords(std::span<const uint32_t> slots, uint32_t first, OutFrame* frame) {
+    const uint64_t record_bytes = shard().facts().record_bytes;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const ConstBytes record = shard().SlotBytes(slots[i]).first(record_bytes);
+      if (!landing_) {
+        frame->data.push_back(record);
+        continue;
+      }
+      frame->writes.push_back({.data = record,
+                               .address = landing_->address + (first + i) * record_bytes,
+                               .key = landing_->key,
+                               .told = i + 1 == slots.size(),
+                               .tag = tag_});
+    }
+  }
+
   void OnLastSent() override {
     if (last_chunk_ != nullptr) Release(last_chunk_);
   }
@@ -179,6 +202,8 @@ class GetOperation final : public Operation {
   uint16_t name_space_;
   std::vector<std::byte> keys_;
   uint32_t key_count_;
+  uint32_t tag_;
+  std::optional<wire::Landing> landing_;
   uint32_t next_key_ = 0;
   std::array<Chunk, 2> chunks_;
   Chunk* last_chunk_ = nullptr;  // Its records are in the last reply; null: nobody's are.
@@ -192,9 +217,10 @@ class GetOperation final : public Operation {
   Outcome stopped_by_ = Outcome::kOk;
 };
 
-// What Acquire and Get check alike. The namespace that the keys are of, or null.
+// What Acquire, Get and Fetch check alike. The namespace that the keys are of, or null.
+template <typename View>
 const Connection::OpenNamespace* Accept(Connection* connection, const wire::FrameHeader& header,
-                                        ConstBytes body, wire::KeysView* view) {
+                                        ConstBytes body, View* view) {
   if (!wire::Decode(body, view)) {
     FailedOperation::Start(connection, header, Outcome::kInvalid);
     return nullptr;
@@ -223,7 +249,23 @@ void StartGet(Connection* connection, const wire::FrameHeader& header, ConstByte
   wire::KeysView view;
   const Connection::OpenNamespace* opened = Accept(connection, header, body, &view);
   if (opened == nullptr) return;
-  (new GetOperation(connection, header, view, opened->index))->Advance();
+  (new GetOperation(connection, header, view.keys, nullptr, opened->index))->Advance();
+}
+
+void StartFetch(Connection* connection, const wire::FrameHeader& header, ConstBytes body) {
+  wire::FetchView view;
+  const Connection::OpenNamespace* opened = Accept(connection, header, body, &view);
+  if (opened == nullptr) return;
+  const wire::Landing& landing = view.fixed.landing;
+  if (!connection->stream().rdma()) {
+    FailedOperation::Start(connection, header, Outcome::kUnsupported);
+    return;
+  }
+  if (uint64_t{view.fixed.key_count} * connection->shard().facts().record_bytes > landing.bytes) {
+    FailedOperation::Start(connection, header, Outcome::kInvalid);
+    return;
+  }
+  (new GetOperation(connection, header, view.keys, &landing, opened->index))->Advance();
 }
 
 }  // namespace reprise::server

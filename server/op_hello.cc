@@ -26,11 +26,35 @@ class HelloOperation final : public Operation {
     if (request.local_memory() && connection().local() && facts.arena != nullptr) {
       ShareMemory(request.staging_slots(), &reply, frame.get());
     }
+    if (request.rdma_address().empty()) {
+      connection().stream().DeclineRdma();
+    } else if (const absl::Status status = AcceptRdma(request, &reply); !status.ok()) {
+      connection().DropStaging();
+      connection().stream().DeclineRdma();
+      reply.set_rdma_declined(Message(status));
+    }
     frame->body = reply.SerializeAsString();
     SendLast(std::move(frame));
   }
 
  private:
+  absl::Status AcceptRdma(const wire::HelloRequest& request, wire::HelloReply* reply) {
+    rdma::PeerAddress peer;
+    if (request.rdma_address().size() != sizeof(peer)) {
+      return InvalidArgument("the RDMA address is not of this protocol");
+    }
+    std::memcpy(&peer, request.rdma_address().data(), sizeof(peer));
+    const storage::StagingArea* staging =
+        request.staging_slots() == 0 ? nullptr : connection().MakeStaging(request.staging_slots());
+    RP_ASSIGN(const RdmaGrant grant,
+              connection().stream().AcceptRdma(peer, staging ? staging->memory() : Bytes()));
+    reply->set_rdma_address(&grant.address, sizeof(grant.address));
+    reply->set_rdma_staging_address(grant.staging_address);
+    reply->set_rdma_staging_key(grant.staging_key);
+    if (staging != nullptr) reply->set_staging_slots(staging->slot_count());
+    return absl::OkStatus();
+  }
+
   // Without staging slots (budget spent) there is no local memory: the client falls back to the
   // socket.
   void ShareMemory(uint32_t staging_slots, wire::HelloReply* reply, OutFrame* frame) {

@@ -1,6 +1,7 @@
 // Windows: a snapshot in (WindowPut), or out by lease (WindowAcquire) or by bytes (WindowGet). The
-// shard that the prefix names owns it.
+// shard that the prefix names owns it. WindowFetch writes the bytes into the client's memory.
 #include <algorithm>
+#include <optional>
 
 #include "server/dispatch.h"
 #include "server/operation.h"
@@ -74,8 +75,10 @@ class WindowPutOperation final : public Operation, private DataSink {
 class WindowReadOperation final : public Operation {
  public:
   WindowReadOperation(Connection* connection, const wire::FrameHeader& request,
-                      const wire::WindowRequest& fixed, uint16_t name_space)
-      : Operation(connection, request) {
+                      const wire::WindowRequest& fixed, const wire::Landing* landing,
+                      uint16_t name_space)
+      : Operation(connection, request), tag_(static_cast<uint32_t>(request.request_id)) {
+    if (landing != nullptr) landing_ = *landing;
     call_.operation = this;
     call_.key = fixed.window;
     call_.name_space = name_space;
@@ -113,6 +116,10 @@ class WindowReadOperation final : public Operation {
       SendLast(Outcome::kClosed);
       return;
     }
+    if (landing_ && call_.view.bytes > landing_->bytes) {
+      SendLast(Outcome::kInvalid);
+      return;
+    }
     shard().counters().sent_bytes[static_cast<size_t>(connection().transport())] +=
         call_.view.bytes;
     if (opcode() == wire::Opcode::kWindowAcquire) {
@@ -142,7 +149,9 @@ class WindowReadOperation final : public Operation {
     auto frame = MakeFrame(Outcome::kOk);
     wire::Append(&frame->body, wire::WindowReply{.snapshot_bytes = call_.view.bytes,
                                                  .snapshot_crc = call_.view.crc});
-    if (call_.slots.size() + 2 > SendOp::kPartsMax) {  // Too many slots for one system call.
+    if (landing_) {
+      AddWrites(frame.get());
+    } else if (call_.slots.size() + 2 > SendOp::kPartsMax) {  // Too many slots for one system call.
       copy_.reserve(call_.view.bytes);
       ForEachPiece(
           [this](ConstBytes piece) { copy_.insert(copy_.end(), piece.begin(), piece.end()); });
@@ -151,6 +160,16 @@ class WindowReadOperation final : public Operation {
       ForEachPiece([&frame](ConstBytes piece) { frame->data.push_back(piece); });
     }
     SendLast(std::move(frame));
+  }
+
+  void AddWrites(OutFrame* frame) {
+    uint64_t address = landing_->address;
+    ForEachPiece([&](ConstBytes piece) {
+      frame->writes.push_back(
+          {.data = piece, .address = address, .key = landing_->key, .tag = tag_});
+      address += piece.size();
+    });
+    frame->writes.back().told = true;
   }
 
   template <typename Visit>
@@ -169,6 +188,8 @@ class WindowReadOperation final : public Operation {
   }
 
   Call call_;
+  uint32_t tag_;
+  std::optional<wire::Landing> landing_;
   uint32_t owner_ = 0;
   bool held_ = false;
   std::vector<std::byte> copy_;
@@ -230,7 +251,26 @@ void StartWindowRead(Connection* connection, const wire::FrameHeader& header, Co
     FailedOperation::Start(connection, header, Outcome::kUnsupported);
     return;
   }
-  (new WindowReadOperation(connection, header, fixed, opened->index))->Start();
+  (new WindowReadOperation(connection, header, fixed, nullptr, opened->index))->Start();
+}
+
+void StartWindowFetch(Connection* connection, const wire::FrameHeader& header, ConstBytes body) {
+  wire::WindowFetchRequest fixed;
+  if (!wire::Decode(body, &fixed)) {
+    FailedOperation::Start(connection, header, Outcome::kInvalid);
+    return;
+  }
+  const Connection::OpenNamespace* opened = connection->FindNamespace(fixed.request.namespace_id);
+  if (opened == nullptr) {
+    FailedOperation::Start(connection, header, Outcome::kWrongNamespace);
+    return;
+  }
+  if (!connection->stream().rdma()) {
+    FailedOperation::Start(connection, header, Outcome::kUnsupported);
+    return;
+  }
+  (new WindowReadOperation(connection, header, fixed.request, &fixed.landing, opened->index))
+      ->Start();
 }
 
 }  // namespace reprise::server

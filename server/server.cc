@@ -7,8 +7,10 @@
 #include <mutex>
 
 #include "protocol/base/units.h"
+#include "protocol/rdma/lib_verbs.h"
 #include "server/ledger.h"
 #include "server/log.h"
+#include "server/shard_errand.h"
 #include "server/status.h"
 #include "server/window_handover.h"
 #include "storage/rocks_meta_store.h"
@@ -21,84 +23,7 @@ namespace reprise::server {
 namespace {
 
 constexpr int kLedgerSeconds = 5;
-constexpr auto kCollectTimeout = std::chrono::seconds(2);
 constexpr auto kEngineStopLimit = std::chrono::seconds(10);
-
-// Runs something on a shard's thread, and waits.
-class ShardErrand final : public ShardCall {
- public:
-  static void Run(Shard* shard, const std::function<void(Shard&)>& errand) {
-    ShardErrand call(errand);
-    shard->CallFromOutside(&call);
-    std::unique_lock lock(call.mutex_);
-    call.changed_.wait(lock, [&call] { return call.done_; });
-  }
-
- private:
-  explicit ShardErrand(const std::function<void(Shard&)>& errand) : errand_(errand) {}
-  void Execute(Shard& owner) override {
-    errand_(owner);
-    owner.Reply(this);
-  }
-  void Finished() override {
-    const std::lock_guard lock(mutex_);
-    done_ = true;
-    changed_.notify_one();
-  }
-
-  const std::function<void(Shard&)>& errand_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-};
-
-// Asks a shard for its state from a thread that is no shard. Deleted by the last of the two that
-// use it.
-class StateCall final : public ShardCall {
- public:
-  static bool Ask(Shard* shard, ShardMetrics* metrics, std::vector<std::string>* connections) {
-    auto* call = new StateCall;
-    shard->CallFromOutside(call);
-    std::unique_lock lock(call->mutex_);
-    const bool answered =
-        call->changed_.wait_for(lock, kCollectTimeout, [call] { return call->answered_; });
-    if (!answered) {
-      call->abandoned_ = true;  // The shard deletes it when it gets there.
-      return false;
-    }
-    *metrics = std::move(call->metrics_);
-    if (connections != nullptr) {
-      connections->insert(connections->end(), call->connections_.begin(), call->connections_.end());
-    }
-    lock.unlock();
-    delete call;
-    return true;
-  }
-
- private:
-  void Execute(Shard& owner) override {
-    metrics_ = owner.Metrics();
-    connections_ = owner.ConnectionNames();
-    owner.Reply(this);
-  }
-  void Finished() override {
-    std::unique_lock lock(mutex_);
-    if (abandoned_) {
-      lock.unlock();
-      delete this;
-      return;
-    }
-    answered_ = true;
-    changed_.notify_one();
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool answered_ = false;
-  bool abandoned_ = false;
-  ShardMetrics metrics_;
-  std::vector<std::string> connections_;
-};
 
 }  // namespace
 
@@ -107,6 +32,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config) {
   server->started_at_ = server->clock_.Now();
   if (!config.listen.http.empty()) RP_TRY(server->StartHttp());
   RP_TRY(server->OpenStorage());
+  RP_TRY(server->OpenRdma());
   RP_TRY(server->StartShards());
   if (const absl::Status status = server->WaitForShards(); !status.ok()) {
     server->Drain();
@@ -254,6 +180,24 @@ absl::Status Server::OpenStorage() {
   return absl::OkStatus();
 }
 
+absl::Status Server::OpenRdma() {
+  if (config_.listen.tcp.empty()) return absl::OkStatus();  // It is agreed on by TCP.
+  std::string why_none;
+  const std::unique_ptr<rdma::Verbs> verbs = rdma::MakeLibVerbs();
+  RP_ASSIGN(rdma_ports_, OpenRdmaPorts(verbs.get(), config_.rdma.device, arena_->slots(),
+                                       arena_->slot_bytes(), &why_none));
+  if (rdma_ports_.empty()) LogInfo("no_rdma", {{"why", why_none}, {"clients", "use TCP"}});
+  for (const auto& opened : rdma_ports_) {
+    const rdma::Port& port = opened->device->port();
+    LogInfo("rdma", {{"device", port.device},
+                     {"port", port.number},
+                     {"address", rdma::GidText(port.gid)},
+                     {"gid_index", port.gid_index},
+                     {"memory_regions", opened->memory.pieces()}});
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Server::StartShards() {
   facts_.version = RP_VERSION;
   facts_.model = config_.model;
@@ -272,6 +216,8 @@ absl::Status Server::StartShards() {
 
   for (uint32_t i = 0; i < config_.shards; ++i) {
     ShardThread::Options options{.arena = arena_.get(), .meta = meta_.get()};
+    for (const auto& port : rdma_ports_) options.rdma.push_back(port.get());
+    options.queue_pairs_max = config_.rdma.queue_pairs_max;
     Shard::Options& shard = options.shard;
     shard.index = i;
     shard.first_slot = static_cast<uint32_t>(i * (block_slots_ + window_slots_));
@@ -436,6 +382,11 @@ MetricsSnapshot Server::BaseSnapshot() const {
   if (config_.policy.what_if) {
     snapshot.what_if_sizes =
         WhatIfSizes(block_slots_ * config_.shards, SsdBlocksPerShard() * config_.shards);
+  }
+  for (const auto& opened : rdma_ports_) {
+    const rdma::Port& port = opened->device->port();
+    snapshot.rdma_ports.push_back(port.device + ":" + std::to_string(port.number) + " " +
+                                  rdma::GidText(port.gid));
   }
   snapshot.trace_recording = facts_.trace.on();
   snapshot.trace_dropped = facts_.trace.dropped();

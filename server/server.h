@@ -12,6 +12,7 @@
 #include "server/api/api.h"
 #include "server/config.h"
 #include "server/http.h"
+#include "server/rdma_ports.h"
 #include "server/shard_thread.h"
 #include "storage/arena.h"
 #include "storage/data_directory.h"
@@ -35,6 +36,7 @@ class Server final : private HttpSource {
   explicit Server(const Config& config) : config_(config) {}
 
   absl::Status OpenStorage();
+  absl::Status OpenRdma();
   absl::Status StartShards();
   absl::Status WaitForShards();
   absl::Status StartHttp();
@@ -64,6 +66,7 @@ class Server final : private HttpSource {
   std::unique_ptr<storage::MetaStore> meta_;
   std::unique_ptr<storage::Arena> arena_;
   std::unique_ptr<NamespaceTable> namespaces_;
+  std::vector<std::unique_ptr<RdmaPort>> rdma_ports_;
   ServerFacts facts_;
   std::vector<std::unique_ptr<ShardThread>> shards_;
   std::vector<std::unique_ptr<Listener>> listeners_;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "protocol/transport/rdma_transport.h"
+#include "protocol/transport/socket_address.h"
+#include "protocol/transport/socket_transport.h"
 #include "server/connection.h"
 
 namespace reprise::server {
@@ -93,6 +96,7 @@ bool Shard::Turn(Instant now) {
   now_ = now;
   uint32_t work = mailbox_.Drain(this, kTasksPerTurn);
   work += timers_.RunDue(now);
+  if (options_.rdma != nullptr && options_.rdma->Poll()) ++work;
   if (now >= next_window_expiry_) next_window_expiry_ = windows_->Expire(now);
   blocks_->Poll();
   for (Connection* retired : retired_) {
@@ -124,6 +128,13 @@ void Shard::Adopt(std::unique_ptr<Stream> stream) {
   connections_.back()->Start();
 }
 
+void Shard::AdoptSocket(int fd) {
+  SocketAddress address;
+  const bool local = !address.ReadLocal(fd) || address.family() == AF_UNIX;
+  Adopt(local || options_.rdma == nullptr ? MakeSocketStream(options_.ring, fd)
+                                          : options_.rdma->Wrap(fd));
+}
+
 void Shard::CloseConnections() {
   for (const auto& connection : connections_) connection->Close("the daemon is stopping");
 }
@@ -136,7 +147,7 @@ void Shard::CloseIdleConnections() {
 
 bool Shard::drained() const {
   return connections_.empty() && blocks_->idle() && mailbox_.empty() &&
-         (log_ == nullptr || log_->idle());
+         (options_.rdma == nullptr || options_.rdma->idle()) && (log_ == nullptr || log_->idle());
 }
 
 void Shard::Retire(Connection* connection) { retired_.push_back(connection); }
@@ -223,6 +234,7 @@ ShardMetrics Shard::Metrics() const {
     metrics.leases += connection->lease_count();
   }
   metrics.leases_revoked = leases_revoked_;
+  if (options_.rdma != nullptr) metrics.rdma = options_.rdma->counters();
   metrics.what_if = blocks_->what_if();
   return metrics;
 }

@@ -23,8 +23,9 @@
 #include "storage/window_pool.h"
 
 namespace reprise {
+class RdmaTransport;
 class Ring;
-}
+}  // namespace reprise
 
 namespace reprise::server {
 
@@ -94,6 +95,7 @@ class Shard {
     storage::BlockStore::Options blocks;
     storage::WindowPool::Options windows;
     Ring* ring = nullptr;             // Only passed through.
+    RdmaTransport* rdma = nullptr;    // Null: TCP stays TCP.
     storage::RegionLog::Options log;  // device null: no SSD tier. listener is set here.
   };
 
@@ -121,9 +123,8 @@ class Shard {
 
   // ---- Connections ----------------------------------------------------------------------------
   void Adopt(std::unique_ptr<Stream> stream);
-  // The ring that sockets handed to this shard belong to; null in the simulation.
-  Ring* ring() const { return options_.ring; }
-  void CloseConnections();  // They end when their operations did.
+  void AdoptSocket(int fd);  // Takes it. REQUIRES: a ring.
+  void CloseConnections();   // They end when their operations did.
   void CloseIdleConnections();
   bool drained() const;  // No connection, no operation, nothing on its way to SSD.
 

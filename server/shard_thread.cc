@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "protocol/transport/socket_transport.h"
-
 namespace reprise::server {
 namespace {
 
@@ -83,6 +81,14 @@ absl::Status ShardThread::SetUp() {
                          "; raise LimitMEMLOCK (ulimit -l)");
     }
   }
+  if (!options_.rdma.empty()) {
+    rdma_ = std::make_unique<RdmaTransport>(&ring_, options_.rdma, options_.queue_pairs_max);
+    if (const absl::Status status = rdma_->Open(); !status.ok()) {
+      remarks_.push_back("no RDMA: " + Message(status));
+      rdma_.reset();
+    }
+  }
+  options_.shard.rdma = rdma_.get();
   options_.shard.ring = &ring_;
   options_.shard.log.device = options_.device.get();
   options_.shard.log.meta = options_.meta;
@@ -106,8 +112,7 @@ void ShardThread::OnAccepted(void* context, int fd) {
   task->fd = fd;
   task->run = [](Task* base, void* receiver) {
     const std::unique_ptr<AdoptTask> adopt(static_cast<AdoptTask*>(base));
-    auto* shard = static_cast<Shard*>(receiver);
-    shard->Adopt(MakeSocketStream(shard->ring(), adopt->fd));
+    static_cast<Shard*>(receiver)->AdoptSocket(adopt->fd);
   };
   self->shards_[target]->mailbox().Post(task);
 }
@@ -134,6 +139,7 @@ void ShardThread::Loop() {
     if (phase_.load(std::memory_order_acquire) == Phase::kStopping && Stopped(now)) return;
     wait_ns = 0;
     if (did || *completed > 0 || now - active_at_ < options_.spin_ns) continue;
+    if (rdma_ != nullptr && !rdma_->PrepareSleep()) continue;
     if (!shard_->mailbox().PrepareSleep()) continue;
     wait_ns = std::clamp<Nanos>(shard_->next_deadline() - now, 1, kSleepMax);
   }

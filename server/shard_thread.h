@@ -9,6 +9,7 @@
 #include "protocol/reactor/ring.h"
 #include "protocol/reactor/wake_event.h"
 #include "protocol/transport/listener.h"
+#include "protocol/transport/rdma_transport.h"
 #include "server/shard.h"
 #include "storage/arena_memory.h"
 #include "storage/file_device.h"
@@ -26,6 +27,8 @@ class ShardThread {
     storage::Arena* arena = nullptr;
     std::unique_ptr<storage::FileDevice> device;  // Null: no SSD tier.
     storage::MetaStore* meta = nullptr;
+    std::vector<const RdmaPort*> rdma;  // Empty: none.
+    uint32_t queue_pairs_max = 0;
     Nanos spin_ns = 100 * kMicrosecond;  // Idle time before the thread sleeps.
     Nanos drain_ns = 5 * kSecond;        // Time that requests in progress get when draining.
   };
@@ -72,7 +75,8 @@ class ShardThread {
   // Used by the thread alone once it runs.
   Ring ring_;
   WakeEvent wake_;
-  std::unique_ptr<Shard> shard_;
+  std::unique_ptr<RdmaTransport> rdma_;
+  std::unique_ptr<Shard> shard_;  // Its streams go before their transport.
   std::vector<Shard*> shards_;
   std::vector<const Listener*> listeners_;
   std::vector<std::unique_ptr<Acceptor>> acceptors_;

@@ -218,6 +218,31 @@ Json ServingJson(const ServingMetrics& serving) {
             {"steps", c.steps}}}};
 }
 
+Json RdmaJson(const MetricsSnapshot& snapshot) {
+  RdmaTransport::Counters sum;
+  Json errors = Json::object();
+  for (const ShardMetrics& shard : snapshot.shards) {
+    sum.queue_pairs += shard.rdma.queue_pairs;
+    sum.message_bytes += shard.rdma.message_bytes;
+    sum.staging_bytes += shard.rdma.staging_bytes;
+    sum.accepted += shard.rdma.accepted;
+    sum.declined += shard.rdma.declined;
+    sum.writes += shard.rdma.writes;
+    for (size_t i = 0; i < rdma::kWorkErrors; ++i) sum.errors[i] += shard.rdma.errors[i];
+  }
+  for (size_t i = 1; i < rdma::kWorkErrors; ++i) {
+    errors[std::string(rdma::WorkErrorName(static_cast<rdma::WorkError>(i)))] = sum.errors[i];
+  }
+  return {{"ports", snapshot.rdma_ports},
+          {"queue_pairs", sum.queue_pairs},
+          {"message_bytes", sum.message_bytes},
+          {"staging_bytes", sum.staging_bytes},
+          {"accepted", sum.accepted},
+          {"declined", sum.declined},
+          {"writes", sum.writes},
+          {"errors", std::move(errors)}};
+}
+
 }  // namespace
 
 std::string StatusJson(const MetricsSnapshot& snapshot,
@@ -238,6 +263,7 @@ std::string StatusJson(const MetricsSnapshot& snapshot,
                  {"window_pool", WindowJson(snapshot, totals)},
                  {"traffic", TrafficJson(totals)}};
   if (!snapshot.what_if_sizes.empty()) status["what_if"] = WhatIfJson(snapshot);
+  if (!snapshot.rdma_ports.empty()) status["rdma"] = RdmaJson(snapshot);
   status["recovery"] = {{"blocks", totals.recovery.blocks},
                         {"regions_from_index", totals.recovery.regions_from_index},
                         {"regions_from_trailer", totals.recovery.regions_from_trailer},

@@ -70,6 +70,7 @@ class StagingArea {
   ConstBytes slot(uint32_t index) const {
     return {memory_.data() + uint64_t{index} * slot_bytes_, slot_bytes_};
   }
+  Bytes memory() const { return memory_; }
   uint32_t slot_count() const { return slots_; }
   int fd() const { return fd_; }
 

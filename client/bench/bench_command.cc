@@ -144,6 +144,8 @@ absl::StatusOr<Result> RunWire(const Globals& globals, DaemonVerb* daemon) {
     options.tcp_address = options.address;
     options.address.clear();
   }
+  options.transport = globals.transport;
+  options.rdma_device = globals.rdma_device;
   RP_ASSIGN(const auto figures, bench::RunWireBench(options, clock));
   return bench::Report(options, figures);
 }
@@ -167,8 +169,8 @@ void AddDaemonBenches(CLI::App* bench_verb, Globals* globals) {
   AddWorkingSet(dram, dram_options.get());
   OnRun(dram, globals, [globals, dram_options] { return RunDram(*globals, dram_options.get()); });
 
-  CLI::App* wire =
-      bench_verb->add_subcommand("wire", "Records from a daemon through TCP and Unix sockets");
+  CLI::App* wire = bench_verb->add_subcommand(
+      "wire", "Records from and to a daemon, by every transport or the one of --transport");
   const auto wire_options = std::make_shared<DaemonVerb>();
   AddDaemonOptions(wire, wire_options.get());
   AddWorkingSet(wire, wire_options.get());

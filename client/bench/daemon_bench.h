@@ -11,8 +11,10 @@ namespace reprise::bench {
 
 // What the benchmarks of a running daemon share.
 struct DaemonBenchOptions {
-  std::string address;              // unix: for dram and lookup.
-  std::string tcp_address;          // wire; empty: leave TCP out.
+  std::string address;                     // unix: for dram and lookup.
+  std::string tcp_address;                 // wire; empty: leave TCP and RDMA out.
+  Transport transport = Transport::kAuto;  // wire: this one alone; kAuto: all that can be had.
+  std::string rdma_device = "auto";
   uint32_t records = 2'000;         // The working set; it must fit in DRAM.
   uint32_t batch = 64;              // Keys in one request.
   Nanos duration_ns = 3 * kSecond;  // Of each measure, all rounds together.
@@ -34,10 +36,11 @@ struct DramBenchFigures {
 absl::StatusOr<DramBenchFigures> RunDramBench(const DaemonBenchOptions& options,
                                               const Clock& clock);
 
-// ---- Records through a socket into our buffer, checksums verified there
+// ---- Records from and to a daemon, checksums verified where they arrive
 struct WireBenchFigures {
   struct Route {
-    std::string name;  // "tcp", "unix".
+    std::string name;  // "tcp", "unix", "shm", "rdma".
+    bool put = false;  // Else records are loaded.
     uint32_t batch = 0;
     Measured measured;
     Series rate;  // Bytes per second.

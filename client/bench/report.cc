@@ -134,11 +134,12 @@ cli::Result Report(const DaemonBenchOptions& options, const WireBenchFigures& fi
   Print(&result.text, "one connection, records of %u bytes; times are of a request\n%s",
         figures.record_bytes, kColumns);
   for (const WireBenchFigures::Route& route : figures.routes) {
-    Json json = {{"route", route.name}, {"batch", route.batch}};
+    const std::string verb = route.put ? "put" : "get";
+    Json json = {{"route", route.name}, {"verb", verb}, {"batch", route.batch}};
     json.update(MeasuredJson(route.measured));
     json["bytes_per_second_rounds"] = SeriesJson(route.rate);
     result.json["routes"].push_back(std::move(json));
-    PrintRow(&result.text, (route.name + " x" + std::to_string(route.batch)).c_str(),
+    PrintRow(&result.text, (route.name + " " + verb + " x" + std::to_string(route.batch)).c_str(),
              route.measured);
   }
   return result;

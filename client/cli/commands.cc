@@ -26,6 +26,19 @@ void AddGlobals(CLI::App* app, Globals* globals) {
                   "The daemon: unix:/path/to/socket or tcp:host:port")
       ->envname("REPRISE_ADDRESS")
       ->capture_default_str();
+  const std::map<std::string, Transport> transports = {{"auto", Transport::kAuto},
+                                                       {"shm", Transport::kShared},
+                                                       {"rdma", Transport::kRdma},
+                                                       {"tcp", Transport::kTcp}};
+  app->add_option("--transport", globals->transport,
+                  "How records travel: auto, shm (a Unix socket), rdma or tcp (a tcp: address)")
+      ->transform(CLI::CheckedTransformer(transports).description(""))
+      ->type_name("NAME")
+      ->default_str("auto");
+  app->add_option("--rdma-device", globals->rdma_device,
+                  "auto, off, mlx5_0, mlx5_0:1 (a port), mlx5_0:1/3 (a GID index)")
+      ->type_name("NAME")
+      ->capture_default_str();
   app->add_flag("--json", globals->json, "Print one JSON object, and nothing else, on stdout");
   const auto set_deadline = [globals](const std::string& text) {
     globals->deadline_ns = *ParseDuration(text);
@@ -70,13 +83,19 @@ int Report(const Globals& globals, const absl::StatusOr<Result>& result) {
   return exit_code;
 }
 
-absl::StatusOr<std::unique_ptr<Client>> Connect(const Globals& globals, const std::string& name) {
+ClientOptions ClientOptionsOf(const Globals& globals, const std::string& name) {
   ClientOptions options;
   options.address = globals.address;
+  options.transport = globals.transport;
+  options.rdma_device = globals.rdma_device;
   options.name = name;
   options.deadline_ns = globals.deadline_ns;
   options.connect_timeout_ns = std::min(options.connect_timeout_ns, globals.deadline_ns);
-  return Client::Connect(options);
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Connect(const Globals& globals, const std::string& name) {
+  return Client::Connect(ClientOptionsOf(globals, name));
 }
 
 }  // namespace reprise::cli

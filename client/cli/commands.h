@@ -28,6 +28,8 @@ enum ExitCode : int {
 // Options before the verb, and what the verb left behind.
 struct Globals {
   std::string address = "unix:./reprise-data/reprised.sock";
+  Transport transport = Transport::kAuto;
+  std::string rdma_device = "auto";
   bool json = false;  // One JSON object on stdout and nothing else, errors too.
   Nanos deadline_ns = 5 * kSecond;
   bool deadline_set = false;  // Long-running verbs choose their own deadline unless this is true.
@@ -36,6 +38,9 @@ struct Globals {
 
 // Declares the options of Globals.
 void AddGlobals(CLI::App* app, Globals* globals);
+
+// What they say of connections. `name` is shown by the daemon's status.
+ClientOptions ClientOptionsOf(const Globals& globals, const std::string& name);
 
 // What a verb answers: `json` is printed with --json, `text` (whole lines) without it.
 struct Result {

@@ -19,6 +19,7 @@
 
 #include "protocol/base/bytes.h"
 #include "protocol/base/units.h"
+#include "protocol/rdma/lib_verbs.h"
 
 namespace reprise::cli {
 namespace {
@@ -163,17 +164,48 @@ Check JudgeCongestionControl(const std::string& default_name, const std::string&
 }
 
 Check CheckRdma() {
-  std::error_code error;
-  std::string names;
-  for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband", error)) {
-    names += (names.empty() ? "" : ", ") + entry.path().filename().string();
+  const auto verbs = rdma::MakeLibVerbs();
+  const absl::StatusOr<std::vector<rdma::Port>> ports = verbs->Ports();
+  if (!ports.ok()) {
+    return {"rdma", Level::kOk, "none: " + Message(ports.status()) + "; records travel by TCP", ""};
   }
-  if (!names.empty()) return {"rdma", Level::kOk, names, ""};
-  return {"rdma", Level::kOk,
-          error ? "none: no RDMA driver is loaded (/sys/class/infiniband does not exist); records "
-                  "travel by TCP"
-                : "none: the RDMA driver found no device; records travel by TCP",
-          ""};
+  std::error_code error;
+  const bool driver = std::filesystem::is_directory("/sys/class/infiniband", error);
+  return JudgeRdma(*ports, driver);
+}
+
+Check JudgeRdma(const std::vector<rdma::Port>& ports, bool driver) {
+  std::string why, found;
+  const rdma::Port* used = rdma::ChoosePort(ports, "", -1, nullptr, &why);
+  if (ports.empty()) {
+    return {"rdma", Level::kOk,
+            driver
+                ? "none: the RDMA driver found no device; records travel by TCP"
+                : "none: no RDMA driver is loaded (/sys/class/infiniband does not exist); records "
+                  "travel by TCP",
+            ""};
+  }
+  for (const rdma::Port& port : ports) {
+    found += (found.empty() ? "" : "; ") + port.device + ":" + std::to_string(port.number);
+    if (!port.active) {
+      found += " is down";
+      continue;
+    }
+    found += port.ethernet ? " RoCE" : " InfiniBand";
+    if (port.gid_index >= 0) {
+      found += std::string(port.gid_kind == rdma::GidKind::kRoceV2 ? "v2" : "") + " gid " +
+               std::to_string(port.gid_index) + " " + rdma::GidText(port.gid);
+    }
+    if (&port == used) {
+      found += " (chosen: mtu " + std::to_string(port.mtu_bytes) + ", " +
+               std::to_string(port.queue_pairs_max) + " queue pairs, " +
+               std::to_string(port.regions_max) + " regions of up to " +
+               FormatBytes(port.region_bytes_max) + ")";
+    }
+  }
+  if (used != nullptr) return {"rdma", Level::kOk, found, ""};
+  return {"rdma", Level::kWarn, found + ": not used, " + why + "; records travel by TCP",
+          "bring the link up (ip link, ibstat), or give its interface an address"};
 }
 
 Check CheckDirectIo(const std::string& directory) {

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "protocol/rdma/verbs.h"
+
 namespace reprise::cli {
 
 // One line of `reprise doctor`.
@@ -28,6 +30,7 @@ Check CheckDirectIo(const std::string& directory);
 // Judgements apart from looking, for tests.
 Check JudgeMemlock(bool may_lock_all, unsigned long long limit_bytes);
 Check JudgeHugePages(unsigned long long free_pages, const std::string& shmem_enabled);
+Check JudgeRdma(const std::vector<rdma::Port>& ports, bool driver);
 Check JudgeCongestionControl(const std::string& default_name, const std::string& chosen_name);
 
 }  // namespace reprise::cli

@@ -154,9 +154,7 @@ absl::StatusOr<cli::Result> RunDriveCommand(DriveCommand command, const cli::Glo
   RP_ASSIGN(const Manifest manifest, DriveManifest(command.model, command.salt));
   RP_TRY(Resolve(manifest, &command));
 
-  ClientOptions client;
-  client.address = globals.address;
-  client.name = "drive";
+  ClientOptions client = cli::ClientOptionsOf(globals, "drive");
   client.deadline_ns = globals.deadline_set ? globals.deadline_ns : kDriveDeadline;
   ClientStoreMaker stores(client, manifest);
   RP_ASSIGN(const auto status_store, stores.Connect());

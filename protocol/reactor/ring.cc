@@ -164,6 +164,12 @@ void Ring::PrepareRead(Completion* op, int fd, std::span<std::byte> data) {
   io_uring_sqe_set_data(sqe, op);
 }
 
+void Ring::PreparePoll(Completion* op, int fd, uint32_t events) {
+  io_uring_sqe* sqe = NextSqe(op);
+  io_uring_prep_poll_add(sqe, fd, events);
+  io_uring_sqe_set_data(sqe, op);
+}
+
 void Ring::PrepareCancel(Completion* op, const Completion* target) {
   io_uring_sqe* sqe = NextSqe(op);
   io_uring_prep_cancel(sqe, const_cast<Completion*>(target), 0);

@@ -58,6 +58,8 @@ class Ring {
   void PrepareReceive(Completion* op, int fd, std::span<std::byte> data);
   void PrepareSend(Completion* op, int fd, const msghdr* message);
   void PrepareRead(Completion* op, int fd, std::span<std::byte> data);
+  // `events` of poll(2), once; the result is those that came.
+  void PreparePoll(Completion* op, int fd, uint32_t events);
   // Result 0 when `target` was cancelled (it completes with -ECANCELED), -ENOENT when it had
   // completed, -EALREADY when it cannot be stopped any more.
   void PrepareCancel(Completion* op, const Completion* target);

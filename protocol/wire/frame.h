@@ -29,8 +29,10 @@ enum class Opcode : uint8_t {
   kWindowAcquire = 9,  // A lease on a snapshot's slots (local clients).
   kWindowGet = 10,     // A snapshot out in the data part.
   kControl = 11,       // Control: status, explain, evict, verify.
+  kFetch = 12,         // Keys in, records written into the client's registered memory (RDMA).
+  kWindowFetch = 13,   // A snapshot written there.
 };
-inline constexpr uint8_t kOpcodeMax = 11;
+inline constexpr uint8_t kOpcodeMax = 13;
 
 enum FrameFlag : uint16_t {
   kReply = 1u << 0,

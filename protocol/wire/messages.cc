@@ -30,6 +30,20 @@ bool Decode(ConstBytes body, KeysView* out) {
   return reader.Done();
 }
 
+bool Decode(ConstBytes body, FetchView* out) {
+  BodyReader reader(body);
+  out->fixed = reader.Take<FetchRequest>();
+  if (out->fixed.key_count > kKeysMax) return false;
+  out->keys = reader.TakeBytes(uint64_t{out->fixed.key_count} * sizeof(BlockKey));
+  return reader.Done();
+}
+
+bool Decode(ConstBytes body, WindowFetchRequest* out) {
+  BodyReader reader(body);
+  *out = reader.Take<WindowFetchRequest>();
+  return reader.Done();
+}
+
 bool Decode(ConstBytes body, ReleaseView* out) {
   BodyReader reader(body);
   out->fixed = reader.Take<ReleaseRequest>();

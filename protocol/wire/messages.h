@@ -72,6 +72,26 @@ struct KeysRequest {  // Acquire and Get. Then BlockKey keys[key_count].
 };
 static_assert(sizeof(KeysRequest) == 8);
 
+// Memory of the client that the daemon may write to: registered, and the client's for as long as
+// the request lasts.
+struct Landing {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint32_t key = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Landing) == 24);
+
+// Fetch, on RDMA connections. Then BlockKey keys[key_count]. Record i lands at
+// landing.address + i * record_bytes, whole. Answered as Get is, with empty data parts; with the
+// last record of a reply the client's device is told a tag, the low half of the request id.
+struct FetchRequest {
+  uint32_t namespace_id = 0;
+  uint32_t key_count = 0;
+  Landing landing;
+};
+static_assert(sizeof(FetchRequest) == 32);
+
 // A place in the arena: bytes [slot * slot_bytes, + record_bytes). Valid while leased; the
 // generation in the arena's table at [slot] is compared after every copy.
 struct SlotRef {
@@ -147,6 +167,12 @@ struct WindowRequest {  // WindowAcquire and WindowGet.
   WindowKey window;
 };
 static_assert(sizeof(WindowRequest) == 32);
+
+struct WindowFetchRequest {  // On RDMA connections; the tag comes with its end.
+  WindowRequest request;
+  Landing landing;
+};
+static_assert(sizeof(WindowFetchRequest) == 56);
 
 // WindowAcquire: then SlotRef slots[slot_count]. WindowGet: lease_id and slot_count 0, data
 // follows.
@@ -224,6 +250,13 @@ struct KeysView {
   ConstBytes keys;  // BlockKey[key_count]
 };
 [[nodiscard]] bool Decode(ConstBytes body, KeysView* out);
+
+struct FetchView {
+  FetchRequest fixed;
+  ConstBytes keys;  // BlockKey[key_count]
+};
+[[nodiscard]] bool Decode(ConstBytes body, FetchView* out);
+[[nodiscard]] bool Decode(ConstBytes body, WindowFetchRequest* out);
 
 struct ReleaseView {
   ReleaseRequest fixed;

@@ -32,7 +32,7 @@ std::string DaemonConfig::ToToml(const std::string& data_dir) const {
   std::string text = "data_dir = \"" + data_dir + "\"\nmodel = \"" + model +
                      "\"\npayload_bytes = \"" + payload_bytes +
                      "\"\nshards = " + std::to_string(shards) + "\n";
-  text += "[listen]\nunix = \"" + unix_path + "\"\ntcp = \"" + (tcp ? "127.0.0.1:0" : "") +
+  text += "[listen]\nunix = \"" + unix_path + "\"\ntcp = \"" + (tcp ? tcp_host + ":0" : "") +
           "\"\nhttp = \"" + http + "\"\nconnections_max = " + std::to_string(connections_max) +
           "\n";
   text += "[dram]\nbytes = \"" + dram_bytes + "\"\neviction = \"" + dram_eviction + "\"\n";

@@ -31,6 +31,7 @@ struct DaemonConfig {
   std::string window_ttl = "600s";
   std::string unix_path = "auto";
   bool tcp = false;
+  std::string tcp_host = "127.0.0.1";
   std::string http;  // Empty: off.
   uint32_t connections_max = 256;
   uint32_t staging_slots = 16;

@@ -75,7 +75,7 @@ TEST_F(FrameTest, DamagedHeadersAreRefusedInOneFrame) {
        "open a new one"},
       {"opcode 0", true, Opcode::kLookup, resealed([](FrameHeader* h) { h->opcode = 0; }),
        Outcome::kInvalid, "open a new one"},
-      {"opcode 12", true, Opcode::kLookup, resealed([](FrameHeader* h) { h->opcode = 12; }),
+      {"opcode 14", true, Opcode::kLookup, resealed([](FrameHeader* h) { h->opcode = 14; }),
        Outcome::kInvalid, "open a new one"},
       {"outcome", true, Opcode::kLookup, resealed([](FrameHeader* h) { h->outcome = 200; }),
        Outcome::kInvalid, "open a new one"},

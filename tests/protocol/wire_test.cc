@@ -147,7 +147,7 @@ TEST(FrameTest, WellSealedLies) {
       {"magic", [](FrameHeader* h) { h->magic = 0; }, Outcome::kInvalid},
       {"version", [](FrameHeader* h) { h->version = 2; }, Outcome::kUnsupported},
       {"opcode 0", [](FrameHeader* h) { h->opcode = 0; }, Outcome::kInvalid},
-      {"opcode 12", [](FrameHeader* h) { h->opcode = kOpcodeMax + 1; }, Outcome::kInvalid},
+      {"opcode 14", [](FrameHeader* h) { h->opcode = kOpcodeMax + 1; }, Outcome::kInvalid},
       {"outcome", [](FrameHeader* h) { h->outcome = kOutcomeCount; }, Outcome::kInvalid},
       {"most data", [](FrameHeader* h) { h->data_bytes = kDataBytesMax; }, Outcome::kOk},
       {"more data", [](FrameHeader* h) { h->data_bytes = kDataBytesMax + 1; }, Outcome::kInvalid},

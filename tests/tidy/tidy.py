@@ -59,7 +59,7 @@ BANNED_EVERYWHERE = [
 # Third-party headers have one owner each, so that a library can be replaced and its ways stay local.
 OWNERS = {
     "liburing": ["protocol/reactor/ring.h", "protocol/reactor/ring.cc"],
-    "infiniband/": ["protocol/transport/verbs.h", "protocol/transport/verbs.cc"],
+    "infiniband/": ["protocol/rdma/lib_verbs.cc"],
     "openssl/": ["protocol/base/sha256.cc"],
     "isa-l": ["protocol/base/checksum.cc"],
     "absl/status/": ["protocol/base/status.h"],
