@@ -29,7 +29,6 @@ class HelloOperation final : public Operation {
     if (request.rdma_address().empty()) {
       connection().stream().DeclineRdma();
     } else if (const absl::Status status = AcceptRdma(request, &reply); !status.ok()) {
-      connection().DropStaging();
       connection().stream().DeclineRdma();
       reply.set_rdma_declined(Message(status));
     }
@@ -43,11 +42,17 @@ class HelloOperation final : public Operation {
     if (request.rdma_address().size() != sizeof(peer)) {
       return InvalidArgument("the RDMA address is not of this protocol");
     }
+    if (connection().local()) return InvalidArgument("RDMA is agreed on by TCP alone");
     std::memcpy(&peer, request.rdma_address().data(), sizeof(peer));
     const storage::StagingArea* staging =
         request.staging_slots() == 0 ? nullptr : connection().MakeStaging(request.staging_slots());
-    RP_ASSIGN(const RdmaGrant grant,
-              connection().stream().AcceptRdma(peer, staging ? staging->memory() : Bytes()));
+    const absl::StatusOr<RdmaGrant> accepted =
+        connection().stream().AcceptRdma(peer, staging != nullptr ? staging->memory() : Bytes());
+    if (!accepted.ok()) {
+      connection().DropStaging();
+      return accepted.status();
+    }
+    const RdmaGrant& grant = *accepted;
     reply->set_rdma_address(&grant.address, sizeof(grant.address));
     reply->set_rdma_staging_address(grant.staging_address);
     reply->set_rdma_staging_key(grant.staging_key);

@@ -10,9 +10,11 @@ Check CheckDaemon(const Globals& globals) {
     return {"daemon", Check::Level::kFail, Message(client.status()),
             "start it: reprised --config FILE; or name another with --address"};
   }
+  const std::string& note = (*client)->transport_note();
   return {"daemon", Check::Level::kOk,
           "reprised " + (*client)->server_version() + " for " + (*client)->model() + " at " +
-              globals.address + ((*client)->local() ? ", memory shared" : ", memory not shared"),
+              globals.address + ", records by " + (*client)->transport() +
+              (note.empty() ? "" : " (no RDMA: " + note + ")"),
           ""};
 }
 

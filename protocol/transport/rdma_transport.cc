@@ -162,6 +162,9 @@ class RdmaTransport::RdmaStream final : public Stream {
   enum class Mode : uint8_t { kUndecided, kSocket, kRdma };
 
   absl::StatusOr<RdmaGrant> Accept(const rdma::PeerAddress& peer, Bytes staging) {
+    if (watch_->begin < watch_->end) {
+      return InvalidArgument("a request was sent behind the hello; wait for its answer");
+    }
     RP_ASSIGN(lane_, transport_.LaneFor(has_gid_ ? &gid_ : nullptr));
     rdma::Device* device = lane_->port->device.get();
     RP_ASSIGN(endpoint_, rdma::Endpoint::Create(device, lane_->queue.get(), {}));

@@ -180,6 +180,20 @@ TEST_F(RdmaTransportTest, ASocketThatStaysOneLosesNothing) {
   EXPECT_EQ(transport_->counters().declined, 1u);
 }
 
+TEST_F(RdmaTransportTest, AnOfferWithMoreBehindItStaysWithTheSocket) {
+  ASSERT_EQ(send(socket_, "hello,more", 10, 0), 10);
+  std::array<std::byte, 6> buffer;
+  Receive(buffer);
+  RunUntil([this] { return Quiet(); });
+  ASSERT_EQ(receive_.result, 6);
+  client_ = *rdma::Endpoint::Create(client_device_.get(), client_queue_.get(), {});
+  EXPECT_FALSE(stream_->AcceptRdma(client_->address(), staging_).ok());
+  stream_->DeclineRdma();
+  Receive(buffer);
+  RunUntil([this] { return Quiet(); });
+  EXPECT_EQ(receive_.result, 4);
+}
+
 TEST_F(RdmaTransportTest, BytesGoBothWaysAndWritesLandBeforeThem) {
   Upgrade();
   std::array<std::byte, 64> buffer;
