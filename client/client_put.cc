@@ -8,7 +8,7 @@ namespace reprise {
 namespace {
 
 // Records in one message by RDMA: while the daemon takes them over, the next are written.
-constexpr size_t kRdmaBatch = 8;
+constexpr size_t kRdmaBatch = 4;
 
 // Cuts one Put into messages. With staging slots the records that lie in slots go first; then the
 // others, copied into slots. Without, all go in the data part, in order. The next message's records

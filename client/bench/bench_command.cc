@@ -176,6 +176,8 @@ void AddDaemonBenches(CLI::App* bench_verb, Globals* globals) {
   AddWorkingSet(wire, wire_options.get());
   wire->add_option("--tcp", wire_options->options.tcp_address,
                    "The daemon's tcp:host:port, beside the Unix socket of --address");
+  wire->add_option("--verb", wire_options->options.verb, "get or put; both otherwise")
+      ->check(CLI::IsMember({"get", "put"}));
   OnRun(wire, globals, [globals, wire_options] { return RunWire(*globals, wire_options.get()); });
 
   CLI::App* lookup = bench_verb->add_subcommand(

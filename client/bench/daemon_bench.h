@@ -15,6 +15,7 @@ struct DaemonBenchOptions {
   std::string tcp_address;                 // wire; empty: leave TCP and RDMA out.
   Transport transport = Transport::kAuto;  // wire: this one alone; kAuto: all that can be had.
   std::string rdma_device = "auto";
+  std::string verb;                 // wire: get or put alone; empty: both.
   uint32_t records = 2'000;         // The working set; it must fit in DRAM.
   uint32_t batch = 64;              // Keys in one request.
   Nanos duration_ns = 3 * kSecond;  // Of each measure, all rounds together.

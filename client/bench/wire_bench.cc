@@ -129,6 +129,7 @@ absl::StatusOr<WireBenchFigures> RunWireBench(const DaemonBenchOptions& options,
       continue;
     }
     for (const bool put : {false, true}) {
+      if (!options.verb.empty() && put != (options.verb == "put")) continue;
       for (const uint32_t batch : {options.batch, 1u}) {
         if (put && !route.has_staging() && candidate.local_memory) continue;
         figures.routes.push_back({.name = candidate.name, .put = put, .batch = batch});

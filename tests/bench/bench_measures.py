@@ -177,8 +177,8 @@ def tcp(run, measures):
     yardsticks = {f"{name} tcp depth {depth}": Series("B/s") for name in peers for depth in DEPTHS}
     for i in range(run.rounds):
         run.say(f"tcp_get: round {i + 1} of {run.rounds}")
-        found = run.bench("wire", "--records", VALUES, "--batch", 64, "--seconds", run.seconds / 2, "--rounds", 2,
-                          address=daemon.tcp_address)
+        found = run.bench("wire", "--transport", "tcp", "--verb", "get", "--records", VALUES, "--batch", 64,
+                          "--seconds", run.seconds / 2, "--rounds", 2, address=daemon.tcp_address)
         rates = {route["batch"]: route["bytes_per_second"] for route in found["routes"]}
         measure.ours.add(rates[64])
         one.add(rates[1])
