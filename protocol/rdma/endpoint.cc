@@ -115,9 +115,10 @@ void Endpoint::CloseMessage() {
 }
 
 bool Endpoint::Write(const RemoteWrite& write, uint32_t local_key) {
-  // Room for this, for the open message before it, and for returned credits.
+  // Room for this, for the open message before it, and for returned credits; a credit is kept for
+  // these.
   if (broken() || room() < 3) return false;
-  if (write.told && credits_ < 3) return false;
+  if (write.told && credits_ < 2) return false;
   CloseMessage();
   Queue({.kind = write.told ? SendWork::Kind::kWriteTold : SendWork::Kind::kWrite,
          .bytes = static_cast<uint32_t>(write.data.size()),

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -36,12 +37,9 @@ struct RdmaTransport::SocketWatch : ReceiveOp {
 
 class RdmaTransport::RdmaStream final : public Stream {
  public:
-  RdmaStream(RdmaTransport* transport, std::unique_ptr<Stream> socket, int fd)
+  RdmaStream(RdmaTransport* transport, std::unique_ptr<Stream> socket, const rdma::Gid* local)
       : transport_(*transport), watch_(std::make_unique<SocketWatch>()) {
-    sockaddr_storage address{};
-    socklen_t size = sizeof(address);
-    has_gid_ = getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
-               rdma::GidOf(address, &gid_);
+    if (local != nullptr) gid_ = *local;
     watch_->socket = std::move(socket);
     watch_->stream = this;
     watch_->transport = transport;
@@ -165,7 +163,7 @@ class RdmaTransport::RdmaStream final : public Stream {
     if (watch_->begin < watch_->end) {
       return InvalidArgument("a request was sent behind the hello; wait for its answer");
     }
-    RP_ASSIGN(lane_, transport_.LaneFor(has_gid_ ? &gid_ : nullptr));
+    RP_ASSIGN(lane_, transport_.LaneFor(gid_ ? &*gid_ : nullptr));
     rdma::Device* device = lane_->port->device.get();
     RP_ASSIGN(endpoint_, rdma::Endpoint::Create(device, lane_->queue.get(), {}));
     lane_->streams[endpoint_->number()] = this;
@@ -292,8 +290,7 @@ class RdmaTransport::RdmaStream final : public Stream {
 
   RdmaTransport& transport_;
   std::unique_ptr<SocketWatch> watch_;
-  rdma::Gid gid_{};
-  bool has_gid_ = false;
+  std::optional<rdma::Gid> gid_;
   Mode mode_ = Mode::kUndecided;
   bool hello_to_send_ = false;
   bool ready_ = false;
@@ -335,7 +332,17 @@ absl::Status RdmaTransport::Open() {
 }
 
 std::unique_ptr<Stream> RdmaTransport::Wrap(int fd) {
-  return std::make_unique<RdmaStream>(this, MakeSocketStream(ring_, fd), fd);
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  rdma::Gid gid;
+  const bool known = getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
+                     rdma::GidOf(address, &gid);
+  return Wrap(MakeSocketStream(ring_, fd), known ? &gid : nullptr);
+}
+
+std::unique_ptr<Stream> RdmaTransport::Wrap(std::unique_ptr<Stream> socket,
+                                            const rdma::Gid* local) {
+  return std::make_unique<RdmaStream>(this, std::move(socket), local);
 }
 
 // The lane whose address the socket has, or the first: devices of one machine reach the same peers.

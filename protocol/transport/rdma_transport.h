@@ -38,6 +38,7 @@ class RdmaTransport {
     uint64_t staging_bytes = 0;                        // and of the peers' staging areas.
   };
 
+  // `ring`: of sockets and sleep; null where there are neither (simulation).
   RdmaTransport(Ring* ring, std::vector<const RdmaPort*> ports, uint32_t queue_pairs_max);
   ~RdmaTransport();
   RdmaTransport(const RdmaTransport&) = delete;
@@ -47,6 +48,8 @@ class RdmaTransport {
 
   // A connected TCP socket as a stream; takes the descriptor.
   std::unique_ptr<Stream> Wrap(int fd);
+  // The same over any stream; `local`: this end's address, null where it has none.
+  std::unique_ptr<Stream> Wrap(std::unique_ptr<Stream> socket, const rdma::Gid* local);
 
   // Runs what is due, callbacks of streams included. True when there was something.
   bool Poll();

@@ -152,6 +152,40 @@ TEST(EndpointTest, CreditsHoldBackTheSender) {
   EXPECT_EQ(a.endpoint->credits(), 4u);
 }
 
+// The fewest receives that are allowed: a write that tells, and the bytes behind it, need one each
+// and leave one.
+TEST(EndpointTest, TwoReceivesAreEnough) {
+  test::FakeFabric fabric;
+  const Endpoint::Options options{.receives = 2, .sends = 2};
+  Side a(&fabric, options), b(&fabric, options);
+  Connect(&a, &b);
+  std::vector<std::byte> from(64), to(64);
+  const auto source = *a.device->Register(from, Access::kReadHere);
+  const auto landing = *b.device->Register(to, Access::kPeerWrites);
+  const RemoteWrite write = {.data = from,
+                             .address = reinterpret_cast<uint64_t>(to.data()),
+                             .key = landing->remote_key(),
+                             .told = true};
+  uint32_t written = 0;
+  size_t received = 0;
+  for (int i = 0; i < 1000 && received < 50; ++i) {
+    if (written == received && a.endpoint->Write(write, source->local_key())) ++written;
+    if (written > received) a.endpoint->Send(AsBytes("x"));
+    a.endpoint->Flush();
+    fabric.Run();
+    b.Poll();
+    std::array<std::byte, 8> out;
+    for (uint32_t tag = 0; b.endpoint->TakeTag(&tag);) {
+    }
+    received += b.endpoint->Receive(out);
+    b.endpoint->Flush();
+    fabric.Run();
+    a.Poll();
+  }
+  EXPECT_GE(received, 50u);
+  EXPECT_FALSE(a.endpoint->broken() || b.endpoint->broken());
+}
+
 TEST(EndpointTest, EveryFailureBreaksThisPeerAndSaysWhy) {
   struct Case {
     const char* name;

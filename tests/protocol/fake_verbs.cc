@@ -59,8 +59,13 @@ class FakeQueue final : public CompletionQueue {
 
 class FakeQueuePair final : public QueuePair {
  public:
-  FakeQueuePair(FakeFabric* fabric, FakeQueue* queue, const QueuePairShape& shape)
-      : fabric_(*fabric), queue_(*queue), shape_(shape), number_(fabric->next_pair_++) {
+  FakeQueuePair(FakeFabric* fabric, const Device* device, FakeQueue* queue,
+                const QueuePairShape& shape)
+      : fabric_(*fabric),
+        device_(device),
+        queue_(*queue),
+        shape_(shape),
+        number_(fabric->next_pair_++) {
     fabric_.pairs_[number_] = this;
   }
   ~FakeQueuePair() override { fabric_.pairs_.erase(number_); }
@@ -121,6 +126,7 @@ class FakeQueuePair final : public QueuePair {
   }
 
   FakeFabric& fabric_;
+  const Device* device_;
   FakeQueue& queue_;
   QueuePairShape shape_;
   uint32_t number_;
@@ -140,7 +146,7 @@ class FakeDevice final : public Device {
     if (fabric_.TakeFault()) return Internal("a fault");
     if (memory.size() > fabric_.region_bytes_max_) return ResourceExhausted("too large");
     const uint32_t key = fabric_.next_key_++;
-    fabric_.regions_[key] = {memory, access};
+    fabric_.regions_[key] = {this, memory, access};
     return std::make_unique<FakeMemory>(&fabric_, key);
   }
   absl::StatusOr<std::unique_ptr<Memory>> RegisterDmabuf(int, uint64_t, uint64_t,
@@ -154,7 +160,7 @@ class FakeDevice final : public Device {
   absl::StatusOr<std::unique_ptr<QueuePair>> MakeQueuePair(CompletionQueue* queue,
                                                            const QueuePairShape& shape) override {
     if (fabric_.TakeFault()) return Internal("a fault");
-    return std::make_unique<FakeQueuePair>(&fabric_, static_cast<FakeQueue*>(queue), shape);
+    return std::make_unique<FakeQueuePair>(&fabric_, this, static_cast<FakeQueue*>(queue), shape);
   }
 
  private:
@@ -176,6 +182,11 @@ absl::StatusOr<std::vector<Port>> FakeFabric::Ports() {
 
 absl::StatusOr<std::unique_ptr<Device>> FakeFabric::Open(const Port& port) {
   return std::make_unique<FakeDevice>(this, port);
+}
+
+void FakeFabric::KillDevice(const Device* device) {
+  std::erase_if(pairs_, [device](const auto& pair) { return pair.second->device_ == device; });
+  std::erase_if(regions_, [device](const auto& region) { return region.second.device == device; });
 }
 
 bool FakeFabric::Step() {

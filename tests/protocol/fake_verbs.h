@@ -38,6 +38,8 @@ class FakeFabric final : public Verbs {
   void set_link(bool up) { link_up_ = up; }  // Down: work ends with kPeerSilent.
   // The n-th call from now of Register, MakeQueuePair or Post.. fails; 0: none.
   void FailCall(uint32_t in) { fail_in_ = in; }
+  // The process that opened it is gone, and ran no destructors.
+  void KillDevice(const Device* device);
   void set_region_bytes_max(uint64_t bytes) { region_bytes_max_ = bytes; }
 
   // What exists now: a test ends with none.
@@ -55,6 +57,7 @@ class FakeFabric final : public Verbs {
   friend class FakeQueuePair;
 
   struct Region {
+    const Device* device = nullptr;
     Bytes memory;
     Access access = Access::kReadHere;
   };

@@ -60,6 +60,18 @@ server::Shard::Options World::ShardOptions(uint32_t index) {
   return options;
 }
 
+void World::OpenRdma(Daemon* daemon) {
+  daemon->rdma_port.device = *fabric_.Open((*fabric_.Ports())[0]);
+  daemon->rdma_port.memory =
+      *rdma::RegisteredMemory::Register(daemon->rdma_port.device.get(), daemon->memory->slots(),
+                                        rdma::Access::kReadHere, Corpus::kRecordBytes);
+  for (uint32_t i = 0; i < limits_.shards; ++i) {
+    daemon->rdma.push_back(std::make_unique<RdmaTransport>(
+        nullptr, std::vector<const RdmaPort*>{&daemon->rdma_port}, limits_.queue_pairs_max));
+    RP_CHECK(daemon->rdma.back()->Open().ok());
+  }
+}
+
 std::unique_ptr<Daemon> World::MakeDaemon() {
   auto daemon = std::make_unique<Daemon>();
   const uint32_t slots = limits_.shards * (limits_.block_slots + limits_.window_slots);
@@ -85,9 +97,12 @@ std::unique_ptr<Daemon> World::MakeDaemon() {
   facts.deadline_default_ns = limits_.deadline_default_ns;
   facts.body_bytes_max = limits_.body_bytes_max;
   facts.namespaces = daemon->namespaces.get();
+  if (limits_.rdma) OpenRdma(daemon.get());
   std::vector<server::Shard*> shards;
   for (uint32_t i = 0; i < limits_.shards; ++i) {
-    auto shard = server::Shard::Create(ShardOptions(i), &facts, &clock_, daemon->memory.get(),
+    server::Shard::Options shard_options = ShardOptions(i);
+    if (limits_.rdma) shard_options.rdma = daemon->rdma[i].get();
+    auto shard = server::Shard::Create(shard_options, &facts, &clock_, daemon->memory.get(),
                                        /*waker=*/nullptr);
     if (!shard.ok()) {
       Fail("a shard could not be made: " + Message(shard.status()));
@@ -132,6 +147,10 @@ void World::Restart(bool power_cut) {
   for (const auto& client : clients_) client->ServerDied();
   for (const auto& link : links_) link->KillServer();
   model_.ServerDied();
+  if (limits_.rdma) {
+    fabric_.FailCall(0);
+    fabric_.KillDevice(daemon_->rdma_port.device.get());
+  }
   SetDeviceFaults(false);  // A disk that fails during recovery is refused, not simulated.
   for (const auto& device : devices_) power_cut ? device->Crash() : device->Kill();
   Bury(std::move(daemon_), std::exchange(links_, {}));

@@ -47,6 +47,8 @@ Limits Limits::Draw(Prng* prng) {
   // A whole send must fit, also where the network cuts it into small pieces.
   limits.send_timeout_ns = limits.tick_ns * Pick<Nanos>(prng, {1'000, 3'000});
   limits.disk_latency_ticks_max = Pick(prng, {0u, 3u, 20u});
+  limits.rdma = prng->Chance(400);
+  limits.queue_pairs_max = Pick(prng, {1u, 4u, 64u});
   return limits;
 }
 
@@ -65,6 +67,7 @@ std::string Limits::Describe() const {
       {"waiting", waiting_max},
       {"reinsert", reinsert_percent},
       {"quota", quota_blocks},
+      {"queue_pairs", rdma ? queue_pairs_max : 0},
       {"ttl_ms", static_cast<uint64_t>(window_ttl_ns / kMillisecond)},
   };
   std::string text;
@@ -93,6 +96,7 @@ Faults Faults::Draw(Prng* prng) {
   faults.bad_puts = prng->Chance(300);
   faults.clock_jumps = prng->Chance(250);
   faults.stalled_turns = prng->Chance(300);
+  faults.rdma_errors = prng->Chance(300);
   return faults;
 }
 
@@ -106,6 +110,7 @@ std::string Faults::Describe() const {
       {"silence", silence},         {"slow_readers", slow_readers},
       {"hostile", hostile},         {"bad_puts", bad_puts},
       {"clock_jumps", clock_jumps}, {"stalled_turns", stalled_turns},
+      {"rdma_errors", rdma_errors},
   };
   std::string text;
   for (const auto& [name, on] : rows) {

@@ -35,6 +35,9 @@ struct Limits {
   uint32_t snapshots_max = 16;
   uint32_t positions_per_session = 3;
 
+  bool rdma = false;  // Connections may go on by RDMA.
+  uint32_t queue_pairs_max = 4;
+
   uint64_t quota_blocks = 0;  // Of the second namespace, over all shards; 0: none.
   uint64_t body_bytes_max = 0;
   Nanos tick_ns = kMillisecond;
@@ -63,6 +66,7 @@ struct Faults {
   bool disconnects = false;
   bool silence = false;  // Half a frame, then nothing.
   bool slow_readers = false;
+  bool rdma_errors = false;    // A device refuses a call.
   bool hostile = false;        // Bytes that are no frames, frames that lie.
   bool bad_puts = false;       // Records that are not what they say.
   bool clock_jumps = false;    // Of the wall clock.

@@ -79,6 +79,10 @@ std::vector<std::string_view> Outcomes::Required() {
       "refused_at_limit",
       "closed_by_server",
       "clock_jump",
+      "rdma_connected",
+      "rdma_declined",
+      "rdma_fetched",
+      "rdma_fault",
   };
 }
 

@@ -29,7 +29,7 @@ void SimClient::Tick() {
   }
   if (now_ >= reads_from_) ReadFrames();
   if (link_ == nullptr) return;
-  if (link_->AtEnd()) return OnEnd();
+  if (link_->AtEnd() || (rdma_ != nullptr && rdma_->endpoint->broken())) return OnEnd();
   if (state_ == State::kSilent) return;
   const bool over = context_->ops_left <= 0 || requests_left_ == 0;
   if (state_ == State::kReady && over) state_ = State::kLeaving;
@@ -61,6 +61,7 @@ void SimClient::Connect() {
   wire::HelloRequest hello;
   hello.set_protocol_version(wire::kProtocolVersion);
   hello.set_client_name("sim-" + std::to_string(number_));
+  OfferRdma(&hello);
   const std::string body = hello.SerializeAsString();
   wire::FrameHeader header{.opcode = static_cast<uint8_t>(wire::Opcode::kHello),
                            .request_id = hello_id_};
@@ -71,6 +72,8 @@ void SimClient::Connect() {
 
 void SimClient::Drop() {
   requests_.clear();
+  offered_.reset();
+  rdma_.reset();
   link_ = nullptr;
   state_ = State::kAway;
   back_at_ = now_ + 1 + prng_.Below(20);
@@ -88,7 +91,8 @@ void SimClient::ServerDied() {
 
 void SimClient::OnEnd() {
   context_->outcomes->Count("closed_by_server");
-  if (!provoked_ && !refused_) Fail("the server ended an innocent connection");
+  const bool by_fault = rdma_ != nullptr && context_->rdma_failed;
+  if (!provoked_ && !refused_ && !by_fault) Fail("the server ended an innocent connection");
   link_->Close();
   Drop();
 }
@@ -116,7 +120,7 @@ void SimClient::MakeTrouble() {
                               3 * uint64_t{Corpus::kRecordBytes}, next_request_id_++);
     for (uint32_t i = 0; i < 3; ++i) bytes += context_->corpus->Record({0, 0, 0}, 0);
     context_->model->PutSent(context_->corpus->key({0, 0, 0}), 0, false);
-    link_->Write(std::string_view(bytes).substr(0, 1 + prng_.Below(bytes.size() - 1)));
+    Write(std::string_view(bytes).substr(0, 1 + prng_.Below(bytes.size() - 1)));
   } else if (faults.hostile && prng_.Chance(10)) {
     context_->outcomes->Count("client_hostile");
     provoked_ = true;
@@ -138,8 +142,8 @@ std::string SimClient::Frame(wire::Opcode opcode, std::string_view body, uint64_
 
 void SimClient::Send(Request request, std::string body, std::string_view data) {
   const uint64_t id = next_request_id_++;
-  link_->Write(Frame(request.opcode, body, data.size(), id));
-  link_->Write(data);
+  Write(Frame(request.opcode, body, data.size(), id));
+  Write(data);
   if (context_->trace) {
     context_->trace("client " + std::to_string(number_) + " #" + std::to_string(id) + " " +
                     request.name + " ns=" + std::to_string(request.name_space) +
@@ -152,7 +156,7 @@ void SimClient::Send(Request request, std::string body, std::string_view data) {
 // ----------------------------------------------------------------------------------------
 
 void SimClient::ReadFrames() {
-  inbox_ += link_->Read(256_KiB);
+  inbox_ += Read(256_KiB);
   while (link_ != nullptr && TakeFrame()) {
   }
 }
@@ -204,6 +208,10 @@ void SimClient::OnFrame(const wire::FrameHeader& header, ConstBytes body, ConstB
     context_->trace("client " + std::to_string(number_) + " #" + std::to_string(header.request_id) +
                     " " + found->second.name + " -> " + std::string(OutcomeName(outcome)));
   }
+  if (found->second.opcode == wire::Opcode::kFetch) {
+    if (!data.empty()) Fail("a fetch's reply with data");
+    data = Landed(header, found->second, body);
+  }
   OnReply(header, &found->second, body, data);
   if (!more) requests_.erase(found);
 }
@@ -214,11 +222,12 @@ void SimClient::OnHello(const wire::FrameHeader& header, ConstBytes body) {
   if (reply.record_bytes() != Corpus::kRecordBytes) Fail("hello: wrong record size");
   if (reply.local_memory()) Fail("hello: memory was offered to a client that is not local");
   hello_id_ = 0;
+  StartRdma(reply);
   for (uint32_t i = 0; i < Corpus::kNamespaces; ++i) {
     open_ids_[i] = next_request_id_++;
     wire::OpenNamespaceRequest open;
     open.set_manifest(EncodeManifest(context_->corpus->manifest(i)));
-    link_->Write(Frame(wire::Opcode::kOpenNamespace, open.SerializeAsString(), 0, open_ids_[i]));
+    Write(Frame(wire::Opcode::kOpenNamespace, open.SerializeAsString(), 0, open_ids_[i]));
   }
 }
 

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "protocol/base/prng.h"
+#include "protocol/rdma/endpoint.h"
 #include "protocol/wire/control.pb.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/messages.h"
@@ -31,6 +33,8 @@ struct ClientContext {
   int64_t ops_left = 0;  // Requests that may still be started, by all clients together.
   bool damaged = false;  // The medium has been damaged: failed checks are in order.
   bool disk_failed = false;
+  rdma::Device* rdma_device = nullptr;  // The clients'; null: there is no RDMA in this run.
+  bool rdma_failed = false;             // A device has refused a call: connections may break.
   std::function<void(const std::string&)> fail;
   std::function<void(const std::string&)> trace;  // With --verbose.
   std::function<Link*()> connect;                 // To any shard.
@@ -78,6 +82,13 @@ class SimClient {
     wire::ControlRequest::RequestCase control = wire::ControlRequest::REQUEST_NOT_SET;
     std::optional<Outcome> expected;  // The only right answer.
     uint32_t records_received = 0;
+    std::unique_ptr<std::vector<std::byte>> landing;  // Of a fetch.
+    std::unique_ptr<rdma::Memory> region;
+  };
+  struct RdmaEnd {
+    std::unique_ptr<rdma::CompletionQueue> queue;
+    std::unique_ptr<rdma::Endpoint> endpoint;
+    std::string outbox;  // What the endpoint has not taken yet.
   };
 
   // sim_client.cc: the connection.
@@ -94,6 +105,14 @@ class SimClient {
   std::string Frame(wire::Opcode opcode, std::string_view body, uint64_t data_bytes, uint64_t id);
   void Send(Request request, std::string body, std::string_view data = {});
   void Fail(const std::string& what);
+
+  // sim_client_rdma.cc: by the link, or by RDMA where it was agreed on.
+  void OfferRdma(wire::HelloRequest* hello);
+  void StartRdma(const wire::HelloReply& reply);
+  void Write(std::string_view bytes);
+  std::string Read(size_t bytes_max);
+  void StartFetch();
+  ConstBytes Landed(const wire::FrameHeader& header, const Request& request, ConstBytes body);
 
   // sim_client_requests.cc: what it asks.
   void StartRequest();
@@ -126,6 +145,7 @@ class SimClient {
   Prng prng_;
   State state_ = State::kAway;
   Link* link_ = nullptr;
+  std::unique_ptr<RdmaEnd> offered_, rdma_;
   uint64_t now_ = 0;
   uint64_t back_at_ = 0;     // kAway: when to connect again.
   uint64_t reads_from_ = 0;  // A slow reader does not read before.

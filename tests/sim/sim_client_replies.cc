@@ -10,7 +10,9 @@ void SimClient::OnReply(const wire::FrameHeader& header, Request* request, Const
                         ConstBytes data) {
   const auto outcome = static_cast<Outcome>(header.outcome);
   const bool more = (header.flags & wire::kMore) != 0;
-  if (more && request->opcode != wire::Opcode::kGet) Fail("several replies to " + request->name);
+  const bool several =
+      request->opcode == wire::Opcode::kGet || request->opcode == wire::Opcode::kFetch;
+  if (more && !several) Fail("several replies to " + request->name);
   if (request->expected.has_value()) {
     if (more && data.empty()) return;
     if (outcome != *request->expected || more) {
@@ -23,6 +25,7 @@ void SimClient::OnReply(const wire::FrameHeader& header, Request* request, Const
     case wire::Opcode::kPut:
       return OnPut(header, request, body);
     case wire::Opcode::kGet:
+    case wire::Opcode::kFetch:
       OnGet(request, body, data);
       return more ? void() : OnGetEnd(header, *request);
     case wire::Opcode::kLookup:

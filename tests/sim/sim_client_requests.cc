@@ -80,6 +80,7 @@ void SimClient::StartPut() {
 }
 
 void SimClient::StartGet() {
+  if (rdma_ != nullptr && prng_.Chance(700)) return StartFetch();
   Corpus& corpus = *context_->corpus;
   Request request{.opcode = wire::Opcode::kGet, .name = "get"};
   request.name_space = static_cast<uint32_t>(prng_.Below(Corpus::kNamespaces));
@@ -294,7 +295,7 @@ void SimClient::SendRudeBytes() {
       bytes = Frame(wire::Opcode::kRelease, body, 0, 0);
       break;
   }
-  link_->Write(bytes);
+  Write(bytes);
 }
 
 }  // namespace reprise::sim

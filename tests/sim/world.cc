@@ -24,7 +24,8 @@ World::World(const Options& options)
           &corpus_, &outcomes_, [this](const BlockKey& key) { return Find(key); },
           [this](const std::string& what) { Fail(what); }),
       meta_(std::make_unique<storage::MemoryMetaStore>()),
-      meta_before_(std::make_unique<storage::MemoryMetaStore>()) {
+      meta_before_(std::make_unique<storage::MemoryMetaStore>()),
+      fabric_(options.seed) {
   uuid_.fill(std::byte{0x5a});
   const uint64_t slots = std::max(1u, limits_.region_slots);
   geometry_ = storage::CutRegion(Corpus::kRecordBytes,
@@ -44,6 +45,10 @@ World::World(const Options& options)
               .disk_failed = faults_.disk_errors(),
               .fail = [this](const std::string& what) { Fail(what); },
               .connect = [this] { return Connect(); }};
+  if (limits_.rdma) {
+    client_device_ = *fabric_.Open((*fabric_.Ports())[0]);
+    context_.rdma_device = client_device_.get();
+  }
   if (options.verbose) context_.trace = [this](const std::string& what) { Trace(what); };
   if (faults_.sync_errors) model_.SyncsMayFail();
   for (uint32_t i = 0; i < limits_.clients; ++i) {
@@ -70,7 +75,10 @@ Link* World::Connect() {
       std::make_unique<Link>(Link::Options{.fragments = faults_.fragments,
                                            .window_bytes = uint64_t{16'384} << prng_.Below(4)},
                              link_number_++, prng_.Next()));
-  daemon_->shards[prng_.Below(limits_.shards)]->Adopt(links_.back()->MakeStream());
+  const size_t shard = prng_.Below(limits_.shards);
+  std::unique_ptr<Stream> stream = links_.back()->MakeStream();
+  if (limits_.rdma) stream = daemon_->rdma[shard]->Wrap(std::move(stream), nullptr);
+  daemon_->shards[shard]->Adopt(std::move(stream));
   return links_.back().get();
 }
 
@@ -132,6 +140,9 @@ void World::Tick() {
         break;
     }
   }
+  // Devices work between the turns of threads, now more and now less.
+  for (uint64_t steps = limits_.rdma ? prng_.Below(400) : 0; steps > 0 && fabric_.Step(); --steps) {
+  }
   std::erase_if(links_, [](const auto& link) { return link->finished(); });
   model_.Tick();
   CheckBudgets();
@@ -149,6 +160,11 @@ void World::MakeTrouble() {
   if (faults_.clock_jumps && prng_.Chance(20)) {
     outcomes_.Count("clock_jump");
     clock_.JumpWall(static_cast<int64_t>(prng_.Below(20'000'000)) - 10'000'000);
+  }
+  if (limits_.rdma && faults_.rdma_errors && prng_.Chance(20)) {
+    outcomes_.Count("rdma_fault");
+    context_.rdma_failed = true;
+    fabric_.FailCall(static_cast<uint32_t>(1 + prng_.Below(30)));
   }
   if (devices_.empty()) return;
   if (faults_.damage && prng_.Chance(4)) {
@@ -181,6 +197,7 @@ void World::MakeTrouble() {
 void World::StopFaults() {
   Trace("faults stop");
   faults_ = {};
+  fabric_.FailCall(0);
   SetDeviceFaults(false);
   context_.ops_left = 0;
 }

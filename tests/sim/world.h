@@ -9,10 +9,12 @@
 
 #include "protocol/base/clock.h"
 #include "protocol/base/prng.h"
+#include "protocol/transport/rdma_transport.h"
 #include "server/namespaces.h"
 #include "server/shard.h"
 #include "storage/memory_meta_store.h"
 #include "storage/page_buffer.h"
+#include "tests/protocol/fake_verbs.h"
 #include "tests/sim/corpus.h"
 #include "tests/sim/limits.h"
 #include "tests/sim/model.h"
@@ -29,6 +31,7 @@ class PlainMemory final : public storage::SlotPool::Memory {
   PlainMemory(uint32_t slots, uint32_t slot_bytes)
       : slot_bytes_(slot_bytes), bytes_(size_t{slots} * slot_bytes), generations_(slots) {}
 
+  Bytes slots() { return bytes_.bytes(); }
   Bytes slot(uint32_t slot) override {
     return bytes_.bytes().subspan(size_t{slot} * slot_bytes_, slot_bytes_);
   }
@@ -47,6 +50,8 @@ struct Daemon {
   server::ServerFacts facts;
   std::unique_ptr<server::NamespaceTable> namespaces;
   std::unique_ptr<PlainMemory> memory;
+  RdmaPort rdma_port;                                // Without a device: no RDMA.
+  std::vector<std::unique_ptr<RdmaTransport>> rdma;  // By shard.
   std::vector<std::unique_ptr<server::Shard>> shards;
 };
 
@@ -83,6 +88,7 @@ class World {
   // daemon.cc: birth and death of the daemon.
   std::unique_ptr<Daemon> MakeDaemon();
   server::Shard::Options ShardOptions(uint32_t index);
+  void OpenRdma(Daemon* daemon);
   void StartDaemon();
   void Restart(bool power_cut);
   void LoseMeta();
@@ -118,6 +124,8 @@ class World {
   std::vector<std::unique_ptr<SimDevice>> devices_;
   std::unique_ptr<storage::MemoryMetaStore> meta_;
   std::unique_ptr<storage::MemoryMetaStore> meta_before_;  // As it was some time ago.
+  rdma::test::FakeFabric fabric_;
+  std::unique_ptr<rdma::Device> client_device_;
   std::unique_ptr<Daemon> daemon_;
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<std::unique_ptr<SimClient>> clients_;
