@@ -42,9 +42,9 @@ class WireRoute {
   }
 
   uint32_t record_bytes() const { return client_->record_bytes(); }
-  bool has_staging() const { return client_->staging_slots() > 0; }
 
  private:
+  bool has_staging() const { return client_->staging_slots() > 0; }
   absl::Status Get(uint32_t count) {
     RP_ASSIGN(const Lease lease,
               client_->Acquire(name_space_.id, chain_->keys().subspan(next_, count)));
@@ -131,7 +131,6 @@ absl::StatusOr<WireBenchFigures> RunWireBench(const DaemonBenchOptions& options,
     for (const bool put : {false, true}) {
       if (!options.verb.empty() && put != (options.verb == "put")) continue;
       for (const uint32_t batch : {options.batch, 1u}) {
-        if (put && !route.has_staging() && candidate.local_memory) continue;
         figures.routes.push_back({.name = candidate.name, .put = put, .batch = batch});
         routes.push_back(&route);
       }

@@ -30,8 +30,7 @@ class RdmaTransport {
  public:
   struct Counters {
     uint64_t accepted = 0, declined = 0;
-    uint64_t writes = 0, written_bytes = 0;
-    uint64_t completions = 0, sleeps = 0;
+    uint64_t writes = 0;
     std::array<uint64_t, rdma::kWorkErrors> errors{};  // Of connections that broke, by WorkError.
     uint32_t queue_pairs = 0;                          // There now, as are the next two.
     uint64_t message_bytes = 0;                        // Of registered memory for messages,

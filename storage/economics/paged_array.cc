@@ -51,7 +51,7 @@ absl::Status PagedBytes::Append(ConstBytes bytes) {
 
 absl::Status PagedBytes::Grow(uint64_t needed) {
   const uint64_t capacity =
-      (std::max({needed, capacity_ + capacity_ / 2, kGrowMin}) + kGrowMin - 1) & ~(kGrowMin - 1);
+      AlignUp(std::max({needed, capacity_ + capacity_ / 2, kGrowMin}), kGrowMin);
   if (file_ < 0) {
     std::error_code error;
     const std::filesystem::path folder = std::filesystem::temp_directory_path(error);

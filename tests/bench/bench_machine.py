@@ -138,6 +138,12 @@ class Program:
                 self.process.wait()
 
 
+def processor_seconds(pid):
+    """User and system, of all threads, since the start of the process."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return [int(field) / os.sysconf("SC_CLK_TCK") for field in fields[11:13]]
+
+
 def accepts(address):
     family = socket.AF_INET if isinstance(address, tuple) else socket.AF_UNIX
     with socket.socket(family) as probe:
@@ -177,9 +183,7 @@ class Daemon:
         return json_of([self.bin_dir / "reprise", "--address", self.address, "--json", "status"])
 
     def cpu_seconds(self):
-        """Of all threads, since the start of the process."""
-        fields = pathlib.Path(f"/proc/{self.program.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(processor_seconds(self.program.process.pid))
 
     def stop(self):
         if self.program:
