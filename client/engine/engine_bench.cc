@@ -32,6 +32,14 @@ std::vector<TokenId> Text(uint32_t count) {
   return tokens;
 }
 
+constexpr uint32_t kShortTokens = 2048;
+
+double Median(std::vector<double>* values) {
+  const auto middle = values->begin() + static_cast<ptrdiff_t>(values->size() / 2);
+  std::nth_element(values->begin(), middle, values->end());
+  return *middle;
+}
+
 class EngineBench {
  public:
   EngineBench(LoadedModel* model, const EngineBenchOptions& options, const Clock& clock)
@@ -50,9 +58,8 @@ class EngineBench {
     RP_ASSIGN(const double decode, Best([&] { return Decode(); }));
     figures.decode_tokens_per_second = options_.decode_tokens / decode;
     RP_TRY(Drafted(&figures));
-    RP_ASSIGN(figures.decoder_short_seconds, DecoderShare(2048));
-    RP_ASSIGN(figures.decoder_long_seconds, DecoderShare(options_.long_tokens));
     RP_ASSIGN(figures.cold_seconds, Prefill(options_.long_tokens));
+    RP_TRY(DecoderShares(&figures));
     RP_ASSIGN(figures.encoder_replay_seconds, Best([&] { return Replay(); }));
     return figures;
   }
@@ -97,18 +104,24 @@ class EngineBench {
     return absl::OkStatus();
   }
 
-  // Rows [length - 128, length), with and without the decoder by turns: the difference of the best
-  // is its share.
-  absl::StatusOr<double> DecoderShare(uint32_t length) {
-    constexpr uint32_t kTurnsOfRound = 8;
-    RP_TRY(Prefill(length).status());
-    double encoder = 0, both = 0;
+  // The last 128 rows of both prefixes of the text just prefilled, with and without the decoder.
+  // All four go by turns, so that they see the same machine; the median difference is its share.
+  absl::Status DecoderShares(EngineBenchFigures* figures) {
+    constexpr uint32_t kTurnsOfRound = 12;
+    std::vector<double> shares_short, shares_long;
     for (uint32_t turn = 0; turn < kTurnsOfRound * options_.rounds; ++turn) {
-      RP_ASSIGN(const double without, Tail(length, false));
-      RP_ASSIGN(const double with, Tail(length, true));
-      encoder = turn == 0 ? without : std::min(encoder, without);
-      both = turn == 0 ? with : std::min(both, with);
+      RP_ASSIGN(const double share_short, DecoderShare(kShortTokens));
+      RP_ASSIGN(const double share_long, DecoderShare(options_.long_tokens));
+      shares_short.push_back(share_short);
+      shares_long.push_back(share_long);
     }
+    figures->decoder_short_seconds = Median(&shares_short);
+    figures->decoder_long_seconds = Median(&shares_long);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<double> DecoderShare(uint32_t length) {
+    RP_ASSIGN(const double encoder, Tail(length, false));
+    RP_ASSIGN(const double both, Tail(length, true));
     return both - encoder;
   }
   absl::StatusOr<double> Replay() { return Tail(options_.long_tokens, false); }

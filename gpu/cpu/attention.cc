@@ -167,8 +167,10 @@ class RowAttention {
         .top = top,
         .total = total,
         .sum = sum};
+    const bool selects = machine_.geometry.layers[layer_].ratio != 0;
+    if (selects) FetchSelection(task);
     Window(task, keys, &call);
-    if (machine_.geometry.layers[layer_].ratio != 0) Selection(task, decoded, keys, &call);
+    if (selects) Selection(task, decoded, keys, &call);
     const float* sinks = &machine_.weights.layers[layer_].attn.sinks[task.head];
     machine_.kernels.attention_end(call, sinks, &step_.attended[at]);
   }
@@ -199,17 +201,38 @@ class RowAttention {
     }
   }
 
+  std::span<const int32_t> SelectedOf(const Task& task) const {
+    const size_t row = step_.parts[task.part].row + size_t{task.row};
+    const uint32_t count = machine_.config.index_topk;
+    return {&step_.selected[row * count], count};
+  }
+  EntryPlace PlaceOf(const Task& task, int32_t entry) const {
+    return machine_.EntriesOf(layer_).Of(step_.parts[task.part].segment->memory,
+                                         static_cast<uint32_t>(entry));
+  }
+
+  // The entries lie all over a long text: they come into the cache while the window is attended.
+  void FetchSelection(const Task& task) const {
+    constexpr uint32_t kLine = 64;
+    const uint32_t code_bytes = machine_.config.head_dim / 2;
+    for (const int32_t entry : SelectedOf(task)) {
+      if (entry < 0) return;
+      const EntryPlace place = PlaceOf(task, entry);
+      for (uint32_t at = 0; at < code_bytes; at += kLine) {
+        __builtin_prefetch(place.main_codes + at, 0, 2);
+      }
+      __builtin_prefetch(place.main_scales, 0, 2);
+    }
+  }
+
   void Selection(const Task& task, float* decoded, const float** keys, AttentionCall* call) {
     const ModelConfig& c = machine_.config;
-    const Step::Part& part = step_.parts[task.part];
-    const uint32_t source = machine_.source_index[machine_.geometry.layers[layer_].kv_source];
-    const int32_t* selected = &step_.selected[(part.row + size_t{task.row}) * c.index_topk];
+    const std::span<const int32_t> selected = SelectedOf(task);
     for (uint32_t block = 0; block < c.index_topk; block += kAttentionBlock) {
       const uint32_t end = std::min(block + kAttentionBlock, c.index_topk);
       call->count = 0;
       for (uint32_t i = block; i < end && selected[i] >= 0; ++i) {
-        const EntryPlace place = PlaceOf(machine_.geometry, part.segment->memory, source,
-                                         static_cast<uint32_t>(selected[i]));
+        const EntryPlace place = PlaceOf(task, selected[i]);
         float* key = decoded + size_t{call->count} * c.head_dim;
         machine_.kernels.dequantise_b(place.main_codes, place.main_scales, c.head_dim, key);
         keys[call->count++] = key;

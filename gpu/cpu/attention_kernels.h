@@ -228,66 +228,89 @@ void KernelIndexQuery(const uint8_t* codes, const uint8_t* scales, uint32_t dim,
   }
 }
 
-// q . k of `kHeads` heads and sixteen keys, which are read once for all of them.
+// Sixteens of keys that are taken together: enough sums under way to hide the latency of each,
+// where there are registers for them.
+#if defined(__AVX512F__)
+constexpr uint32_t kHalvesAtOnce = 2;
+#else
+constexpr uint32_t kHalvesAtOnce = 1;
+#endif
+
+// Adds the scores of `kHeads` heads to those of kHalvesAtOnce sixteens of keys. Each q . k is
+// exact.
 template <uint32_t kHeads>
-inline void IndexDots(const uint8_t* keys, const uint8_t* queries, size_t query_bytes, uint32_t dim,
-                      F16* dots) {
-  const uint8_t* tails = keys + size_t{dim} * kLanes;
-  for (uint32_t head = 0; head < kHeads; ++head) dots[head] = Set(0.0f);
+inline void AddHeads(const uint8_t* keys, const uint8_t* queries, size_t query_bytes,
+                     const float* weights, uint32_t dim, F16* scores) {
+  const uint8_t* halves[kHalvesAtOnce];
+  F16 dots[kHalvesAtOnce][kHeads];
+  for (uint32_t half = 0; half < kHalvesAtOnce; ++half) {
+    halves[half] = keys + half * HalfTileBytes(dim);
+    for (F16& dot : dots[half]) dot = Set(0.0f);
+  }
   for (uint32_t group = 0; group < dim / kGroup; ++group) {
-    U16 sums[kHeads];
-    for (uint32_t head = 0; head < kHeads; ++head) sums[head] = SetU(0);
-    for (uint32_t d = group * kGroup; d < (group + 1) * kGroup; d += 4) {
-      const U16 key = LoadU(keys + d * kLanes);
+    const uint8_t* tails[kHalvesAtOnce];
+    U16 sums[kHalvesAtOnce][kHeads];
+    for (uint32_t half = 0; half < kHalvesAtOnce; ++half) {
+      tails[half] = halves[half] + size_t{dim} * kLanes + group * kLanes * 8;
+      const I16 offset = (I16)LoadU(tails[half] + kLanes * 4) * kOffset;
+      for (U16& sum : sums[half]) sum = StartSums(-offset);
+    }
+#pragma GCC unroll 8
+    for (uint32_t d = 0; d < kGroup; d += 4) {
+      const size_t at = group * kGroup + d;
+      U16 query[kHeads];
       for (uint32_t head = 0; head < kHeads; ++head) {
         uint32_t four;
-        memcpy(&four, queries + head * query_bytes + d, sizeof(four));
-        sums[head] = MulAddBytes(SetU(four), key, sums[head]);
+        memcpy(&four, queries + head * query_bytes + at, sizeof(four));
+        query[head] = SetU(four);
+      }
+      for (uint32_t half = 0; half < kHalvesAtOnce; ++half) {
+        const U16 key = LoadU(halves[half] + at * kLanes);
+        for (uint32_t head = 0; head < kHeads; ++head) {
+          sums[half][head] = MulAddBytes(query[head], key, sums[half][head]);
+        }
       }
     }
-    const F16 powers = AsFloat(LoadU(tails + group * kLanes * 8));
-    const I16 offset = (I16)LoadU(tails + group * kLanes * 8 + kLanes * 4) * kOffset;
-    for (uint32_t head = 0; head < kHeads; ++head) {
-      float scale;
-      memcpy(&scale, queries + head * query_bytes + dim + group * 4, sizeof(scale));
-      const I16 whole = AddHalves(sums[head]) - offset;
-      dots[head] += __builtin_convertvector(whole, F16) * (powers * Set(scale));
+    for (uint32_t half = 0; half < kHalvesAtOnce; ++half) {
+      const F16 powers = AsFloat(LoadU(tails[half]));
+      for (uint32_t head = 0; head < kHeads; ++head) {
+        float scale;
+        memcpy(&scale, queries + head * query_bytes + dim + group * 4, sizeof(scale));
+        const F16 whole = __builtin_convertvector(AddHalves(sums[half][head]), F16);
+        dots[half][head] = MulAdd(whole, powers * Set(scale), dots[half][head]);
+      }
     }
   }
-}
-
-// Adds the scores of `kHeads` heads to those of sixteen keys.
-template <uint32_t kHeads>
-inline F16 AddHeads(const uint8_t* keys, const uint8_t* queries, size_t query_bytes,
-                    const float* weights, uint32_t dim, F16 scores) {
-  F16 dots[kHeads];
-  IndexDots<kHeads>(keys, queries, query_bytes, dim, dots);
-  for (uint32_t head = 0; head < kHeads; ++head) {
-    scores = MulAdd(Set(weights[head]), Max(dots[head], Set(0.0f)), scores);
+  for (uint32_t half = 0; half < kHalvesAtOnce; ++half) {
+    for (uint32_t head = 0; head < kHeads; ++head) {
+      scores[half] = MulAdd(Set(weights[head]), Max(dots[half][head], Set(0.0f)), scores[half]);
+    }
   }
-  return scores;
 }
 
 void KernelIndexScores(const uint8_t* tile, const uint8_t* queries, const float* weights,
                        uint32_t heads, uint32_t dim, uint32_t rows, float* scores, size_t stride) {
   const size_t query_bytes = reprise::engine::cpu::IndexQueryBytes(dim);
   for (uint32_t row = 0; row < rows; ++row) {
-    for (uint32_t half = 0; half < 2; ++half) {
+    for (uint32_t half = 0; half < 2; half += kHalvesAtOnce) {
       const uint8_t* keys = tile + half * HalfTileBytes(dim);
-      F16 sum = Set(0.0f);
+      F16 sums[kHalvesAtOnce];
+      for (F16& sum : sums) sum = Set(0.0f);
       for (uint32_t head = 0; head < heads;) {
         const uint8_t* query = queries + (size_t{row} * heads + head) * query_bytes;
         const float* weight = weights + size_t{row} * heads + head;
         if (head + 4 <= heads) {
-          sum = AddHeads<4>(keys, query, query_bytes, weight, dim, sum);
+          AddHeads<4>(keys, query, query_bytes, weight, dim, sums);
           head += 4;
         } else {
-          sum = AddHeads<1>(keys, query, query_bytes, weight, dim, sum);
+          AddHeads<1>(keys, query, query_bytes, weight, dim, sums);
           ++head;
         }
       }
-      // -0 becomes 0: they are a tie.
-      Store(scores + row * stride + half * kLanes, sum + Set(0.0f));
+      for (uint32_t i = 0; i < kHalvesAtOnce; ++i) {
+        // -0 becomes 0: they are a tie.
+        Store(scores + row * stride + (half + i) * kLanes, sums[i] + Set(0.0f));
+      }
     }
   }
 }

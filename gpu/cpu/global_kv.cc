@@ -67,22 +67,11 @@ std::vector<Group> GroupsOf(const Machine& machine, uint32_t layer, const Step& 
 
 }  // namespace
 
-EntryPlace PlaceOf(const ModelGeometry& geometry, const SequenceMemory& memory, uint32_t source,
-                   uint32_t entry) {
-  const SourcePlanes& planes = geometry.record.sources[source];
-  auto* payload = reinterpret_cast<uint8_t*>(memory.blocks[entry / planes.rows]);
-  const size_t row = entry % planes.rows;
-  return {payload + planes.main_codes + row * geometry.kv.main.code_bytes(),
-          payload + planes.main_scales + row * geometry.kv.main.scale_bytes(),
-          payload + planes.indexer_codes + row * geometry.kv.indexer.code_bytes(),
-          payload + planes.indexer_scales + row * geometry.kv.indexer.scale_bytes()};
-}
-
 uint64_t WriteGlobal(Machine& machine, const Rope& rope, uint32_t layer, Step& step) {
   const ModelConfig& c = machine.config;
   const CompressorWeights& weights = *machine.weights.layers[layer].attn.compressor;
   const uint32_t ratio = machine.geometry.layers[layer].ratio;
-  const uint32_t source = machine.source_index[layer];
+  const EntryMap& entries = machine.EntriesOf(layer);
   const size_t dim = c.head_dim, index_dim = c.index_head_dim;
   const auto eps = static_cast<float>(c.rms_norm_eps);
 
@@ -135,8 +124,7 @@ uint64_t WriteGlobal(Machine& machine, const Rope& rope, uint32_t layer, Step& s
       rope.At(group.entry * ratio, true, cosines.data(), sines.data());
       machine.kernels.rotate(key + index_dim - c.rope_dim, cosines.data(), sines.data(), pairs);
       machine.kernels.rotate(latent + dim - c.rope_dim, cosines.data(), sines.data(), pairs);
-      const EntryPlace place =
-          PlaceOf(machine.geometry, step.parts[group.part].segment->memory, source, group.entry);
+      const EntryPlace place = entries.Of(step.parts[group.part].segment->memory, group.entry);
       machine.kernels.quantise_b(latent, dim, place.main_codes, place.main_scales);
       machine.kernels.quantise_c(key, index_dim, place.index_codes, place.index_scales);
     }

@@ -2,6 +2,7 @@
 // (model-facts sections 5.2 to 5.5). Ties go to the lower position.
 #include <bit>
 #include <cmath>
+#include <span>
 
 #include "gpu/cpu/step.h"
 
@@ -16,62 +17,56 @@ uint64_t RankOf(float score, uint32_t index) {
   const uint32_t ordered = (bits & 0x80000000) != 0 ? ~bits : bits | 0x80000000;
   return (uint64_t{ordered} << 32) | (UINT32_MAX - index);
 }
-uint32_t IndexOf(uint64_t rank) { return UINT32_MAX - static_cast<uint32_t>(rank); }
-float ScoreOf(uint64_t rank) {
-  const auto ordered = static_cast<uint32_t>(rank >> 32);
-  return std::bit_cast<float>((ordered & 0x80000000) != 0 ? ordered & 0x7fffffff : ~ordered);
-}
 
-// The best `count` of what is added: higher score first, then lower index. Once there are enough,
-// most of what comes is turned away by one comparison.
-class Best {
+// The largest of many values. Few are ever ranked: a sample says about where the last of them lies,
+// and one sweep collects what is above.
+class Largest {
  public:
-  explicit Best(const Kernels& kernels) : kernels_(kernels) {}
+  explicit Largest(const Kernels& kernels) : kernels_(kernels) {}
 
-  void Reset(size_t count) {
-    count_ = count;
-    ranks_.clear();
-    threshold_ = -INFINITY;
-  }
-  // scores[i] with index i.
-  void AddAll(const float* scores, uint32_t count) {
-    for (uint32_t first = 0; first < count; first += kChunk) {
-      uint32_t above[kChunk];
-      const uint32_t found =
-          kernels_.at_least(scores + first, std::min(kChunk, count - first), threshold_, above);
-      for (uint32_t i = 0; i < found; ++i) {
-        ranks_.push_back(RankOf(scores[first + above[i]], first + above[i]));
-      }
-      if (ranks_.size() >= 2 * count_ + kSpare) Compact();
+  // Indices of the `wanted` largest of values[0, count), ascending; of equal values the first come
+  // in. Valid until the next call.
+  std::span<const uint32_t> Of(const float* values, uint32_t count, uint32_t wanted) {
+    indices_.resize(count);
+    uint32_t found = 0;
+    if (count >= kSampledFrom) {
+      found = kernels_.at_least(values, count, Guess(values, count, wanted), indices_.data());
     }
-  }
-  void Add(float score, uint32_t index) {
-    if (score < threshold_) return;
-    ranks_.push_back(RankOf(score, index));
-    if (ranks_.size() >= 2 * count_ + kSpare) Compact();
-  }
-  // In any order.
-  const std::vector<uint64_t>& Take() {
-    Compact();
-    return ranks_;
+    if (found < wanted) found = kernels_.at_least(values, count, -INFINITY, indices_.data());
+    if (found <= wanted) return {indices_.data(), found};
+
+    ranks_.resize(found);
+    for (uint32_t i = 0; i < found; ++i) ranks_[i] = RankOf(values[indices_[i]], indices_[i]);
+    const auto last = ranks_.begin() + static_cast<ptrdiff_t>(wanted) - 1;
+    std::nth_element(ranks_.begin(), last, ranks_.end(), std::greater<>());
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < found; ++i) {
+      const uint32_t index = indices_[i];
+      if (RankOf(values[index], index) >= *last) indices_[kept++] = index;
+    }
+    return {indices_.data(), kept};
   }
 
  private:
-  void Compact() {
-    if (ranks_.size() <= count_) return;
-    const auto last = ranks_.begin() + static_cast<ptrdiff_t>(count_) - 1;
-    std::nth_element(ranks_.begin(), last, ranks_.end(), std::greater<>());
-    threshold_ = ScoreOf(*last);
-    ranks_.resize(count_);
+  // A value that most probably at least `wanted` of them reach, and not many more.
+  float Guess(const float* values, uint32_t count, uint32_t wanted) {
+    sample_.resize(kSample);
+    for (uint32_t i = 0; i < kSample; ++i) sample_[i] = values[uint64_t{i} * count / kSample];
+    const double expected = static_cast<double>(wanted) * kSample / count;
+    const auto rank = static_cast<uint32_t>(expected + 3 * std::sqrt(expected) + 2);
+    if (rank >= kSample) return -INFINITY;
+    const auto at = sample_.begin() + static_cast<ptrdiff_t>(rank);
+    std::nth_element(sample_.begin(), at, sample_.end(), std::greater<>());
+    return *at;
   }
 
-  static constexpr uint32_t kChunk = 256;
-  static constexpr uint32_t kSpare = 64;
+  static constexpr uint32_t kSample = 256;
+  static constexpr uint32_t kSampledFrom = 4 * kSample;
 
   const Kernels& kernels_;
-  size_t count_ = 0;
-  float threshold_ = -INFINITY;
+  std::vector<uint32_t> indices_;
   std::vector<uint64_t> ranks_;
+  std::vector<float> sample_;
 };
 
 // Rows of one part that are scored together, because they share the decoded keys.
@@ -87,7 +82,7 @@ class Selector {
       : machine_(machine),
         config_(machine.config),
         plan_(machine.geometry.layers[layer]),
-        source_(machine.source_index[plan_.kv_source]),
+        entries_(machine.EntriesOf(layer)),
         step_(step) {
     Queries(*machine.weights.layers[layer].attn.indexer, RotationOf(machine, layer, step));
     if (plan_.writes_pool) SizePool();
@@ -189,12 +184,12 @@ class Selector {
         entries[i] = std::min(first + i, last_visible - 1);
       Score(task, 0, task.rows, entries, tile, scores + first, stride);
     }
-    Best best(machine_.kernels);
+    Largest largest(machine_.kernels);
     std::vector<float> tops;
     for (uint32_t row = 0; row < task.rows; ++row) {
       const float* row_scores = scores + row * stride;
-      if (fills_pool) FillPool(task, row, row_scores, tops, &best);
-      Pick(task, row, row_scores, &best);
+      if (fills_pool) FillPool(task, row, row_scores, tops, &largest);
+      Pick(task, row, row_scores, &largest);
     }
   }
 
@@ -216,7 +211,7 @@ class Selector {
     const uint8_t* codes[kIndexEntries];
     const uint8_t* scales[kIndexEntries];
     for (uint32_t i = 0; i < kIndexEntries; ++i) {
-      const EntryPlace place = PlaceOf(machine_.geometry, memory, source_, entries[i]);
+      const EntryPlace place = entries_.Of(memory, entries[i]);
       codes[i] = place.index_codes;
       scales[i] = place.index_scales;
     }
@@ -227,28 +222,23 @@ class Selector {
   }
 
   void FillPool(const ScoreTask& task, uint32_t row, const float* scores, std::vector<float>& tops,
-                Best* best) {
+                Largest* largest) {
     const uint32_t blocks = BlocksOf(PositionOf(task, row));
-    const uint32_t size = config_.candidate_block_size;
-    best->Reset(config_.candidate_topk_blocks);
-    if (blocks > 1) {
-      tops.resize(blocks - 1);
-      machine_.kernels.block_tops(scores, blocks - 1, size, tops.data());
-      best->AddAll(tops.data(), blocks - 1);
-    }
-    if (blocks > 0) best->Add(INFINITY, blocks - 1);  // The newest is always in.
+    if (blocks == 0) return;
+    tops.resize(blocks);
+    machine_.kernels.block_tops(scores, blocks - 1, config_.candidate_block_size, tops.data());
+    tops[blocks - 1] = INFINITY;  // The newest is always in.
     uint64_t* words = &step_.pool[RowOf(task, row) * step_.pool_words];
-    for (const uint64_t rank : best->Take()) {
-      words[IndexOf(rank) / 64] |= 1ull << (IndexOf(rank) % 64);
+    for (const uint32_t block : largest->Of(tops.data(), blocks, config_.candidate_topk_blocks)) {
+      words[block / 64] |= 1ull << (block % 64);
     }
   }
 
-  void Pick(const ScoreTask& task, uint32_t row, const float* scores, Best* best) {
+  void Pick(const ScoreTask& task, uint32_t row, const float* scores, Largest* largest) {
     const uint32_t visible = Visible(PositionOf(task, row));
     if (visible <= config_.index_topk) return TakeAll(task, row);
-    best->Reset(config_.index_topk);
-    best->AddAll(scores, visible);
-    PutSelected(task, row, best);
+    const std::span<const uint32_t> best = largest->Of(scores, visible, config_.index_topk);
+    std::copy(best.begin(), best.end(), &step_.selected[RowOf(task, row) * config_.index_topk]);
   }
 
   // Scores the row's candidates alone: their number does not grow with the text.
@@ -261,36 +251,33 @@ class Selector {
     for (uint32_t word = 0; word < step_.pool_words; ++word) {
       for (uint64_t left = words[word]; left != 0; left &= left - 1) {
         const uint32_t first = (word * 64 + static_cast<uint32_t>(std::countr_zero(left))) * size;
-        for (uint32_t i = first; i < std::min(first + size, visible); ++i) entries.push_back(i);
+        for (uint32_t i = first; i < std::min(first + size, visible); ++i) {
+          entries.push_back(i);
+          const EntryPlace place = entries_.Of(step_.parts[task.part].segment->memory, i);
+          __builtin_prefetch(place.index_codes, 0, 2);  // They lie all over a long text.
+          __builtin_prefetch(place.index_scales, 0, 2);
+        }
       }
     }
-    const size_t count = entries.size();
+    const auto count = static_cast<uint32_t>(entries.size());
     entries.resize(AlignUp(count, kIndexEntries), entries.back());
-    float* scores = machine_.Scratch(worker, kIndexEntries + TileFloats());
-    auto* tile = reinterpret_cast<uint8_t*>(scores + kIndexEntries);
-    Best best(machine_.kernels);
-    best.Reset(config_.index_topk);
+    float* scores = machine_.Scratch(worker, entries.size() + TileFloats());
+    auto* tile = reinterpret_cast<uint8_t*>(scores + entries.size());
     for (size_t at = 0; at < count; at += kIndexEntries) {
-      Score(task, row, 1, &entries[at], tile, scores, kIndexEntries);
-      for (size_t i = at; i < std::min(count, at + kIndexEntries); ++i) {
-        best.Add(scores[i - at], entries[i]);
-      }
+      Score(task, row, 1, &entries[at], tile, scores + at, kIndexEntries);
     }
-    PutSelected(task, row, &best);
-  }
-
-  void PutSelected(const ScoreTask& task, uint32_t row, Best* best) {
     int32_t* selected = &step_.selected[RowOf(task, row) * config_.index_topk];
     std::fill_n(selected, config_.index_topk, -1);
-    const std::vector<uint64_t>& ranks = best->Take();
-    for (size_t i = 0; i < ranks.size(); ++i) selected[i] = static_cast<int32_t>(IndexOf(ranks[i]));
-    std::sort(selected, selected + ranks.size());
+    Largest largest(machine_.kernels);
+    for (const uint32_t i : largest.Of(scores, count, config_.index_topk)) {
+      *selected++ = static_cast<int32_t>(entries[i]);
+    }
   }
 
   Machine& machine_;
   const ModelConfig& config_;
   const LayerPlan& plan_;
-  uint32_t source_;
+  const EntryMap& entries_;
   Step& step_;
   std::vector<uint8_t> queries_;  // [rows][heads][IndexQueryBytes]
   Floats head_weights_;           // [rows][heads]

@@ -136,7 +136,14 @@ inline U16 LookupBytes(const int8_t* table, U16 bytes) {
 
 // Sums of products of bytes, a unsigned and b signed, four to a lane: kept as one number of the
 // lane where an instruction does that, else as two of 16 bits, which the caller keeps below 2^15.
-// All of it is exact; AddHalves gives the lane's sum either way.
+// All of it is exact. StartSums begins with a number below 2^14, AddHalves gives the lane's sum.
+inline U16 StartSums(I16 start) {
+#if defined(__AVX512VNNI__)
+  return (U16)start;
+#else
+  return (U16)start & SetU(0xffff);
+#endif
+}
 inline U16 MulAddBytes(U16 a, U16 b, U16 sums) {
 #if defined(__AVX512VNNI__)
   return (U16)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);

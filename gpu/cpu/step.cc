@@ -1,9 +1,19 @@
 #include "gpu/cpu/step.h"
 
+#include <bit>
 #include <cmath>
 #include <numbers>
 
 namespace reprise::engine::cpu {
+
+EntryMap::EntryMap(const ModelGeometry& geometry, const SourcePlanes& planes)
+    : planes_(planes),
+      block_shift_(static_cast<uint32_t>(std::countr_zero(planes.rows))),
+      row_mask_(planes.rows - 1),
+      main_code_bytes_(geometry.kv.main.code_bytes()),
+      main_scale_bytes_(geometry.kv.main.scale_bytes()),
+      index_code_bytes_(geometry.kv.indexer.code_bytes()),
+      index_scale_bytes_(geometry.kv.indexer.scale_bytes()) {}
 
 // ---- Machine -----------------------------------------------------------------------------------
 
@@ -16,10 +26,11 @@ Machine::Machine(const ModelGeometry& model_geometry, const ModelWeights& model_
       windows(window_layout),
       kernels(kernel_table),
       pool(threads),
-      source_index(model_geometry.all_layers(), kNoLayer),
+      source_index_(model_geometry.all_layers(), kNoLayer),
       scratch_(pool.threads()) {
   for (uint32_t source = 0; source < geometry.record.sources.size(); ++source) {
-    source_index[geometry.record.sources[source].layer] = source;
+    source_index_[geometry.record.sources[source].layer] = source;
+    entries_.emplace_back(geometry, geometry.record.sources[source]);
   }
 }
 

@@ -12,6 +12,32 @@
 
 namespace reprise::engine::cpu {
 
+// Where the entries of a source lie in a sequence's blocks.
+struct EntryPlace {
+  uint8_t* main_codes;
+  uint8_t* main_scales;
+  uint8_t* index_codes;
+  uint8_t* index_scales;
+};
+class EntryMap {
+ public:
+  EntryMap(const ModelGeometry& geometry, const SourcePlanes& planes);
+
+  EntryPlace Of(const SequenceMemory& memory, uint32_t entry) const {
+    auto* payload = reinterpret_cast<uint8_t*>(memory.blocks[entry >> block_shift_]);
+    const size_t row = entry & row_mask_;
+    return {payload + planes_.main_codes + row * main_code_bytes_,
+            payload + planes_.main_scales + row * main_scale_bytes_,
+            payload + planes_.indexer_codes + row * index_code_bytes_,
+            payload + planes_.indexer_scales + row * index_scale_bytes_};
+  }
+
+ private:
+  SourcePlanes planes_;
+  uint32_t block_shift_, row_mask_;  // A block's rows of a source are a power of two.
+  uint32_t main_code_bytes_, main_scale_bytes_, index_code_bytes_, index_scale_bytes_;
+};
+
 // What the parts of the forward pass share: the model, and how to run loops. One caller at a time.
 class Machine {
  public:
@@ -24,7 +50,11 @@ class Machine {
   const LiveWindowLayout& windows;
   const Kernels& kernels;
   WorkerPool pool;
-  std::vector<uint32_t> source_index;  // Of a Full layer: its place in the record. Else kNoLayer.
+
+  // Global entries that a layer reads or writes; it must have some.
+  const EntryMap& EntriesOf(uint32_t layer) const {
+    return entries_[source_index_[geometry.layers[layer].kv_source]];
+  }
 
   // body(first, end, worker) over pieces of [0, rows) of at most `grain` rows.
   template <typename Body>
@@ -55,6 +85,8 @@ class Machine {
   struct Piece {
     uint32_t product, tile_begin, tile_end, row_begin, row_end;
   };
+  std::vector<EntryMap> entries_;       // By source, in the order of the record.
+  std::vector<uint32_t> source_index_;  // Of a Full layer: its place there. Else kNoLayer.
   std::vector<Piece> pieces_;
   std::vector<Floats> scratch_;
 };
@@ -150,15 +182,6 @@ void WriteWindows(Machine& machine, uint32_t layer, Step& step);
 
 // global_kv.cc: entries that the rows from write_from on complete. x must be of this layer.
 uint64_t WriteGlobal(Machine& machine, const Rope& rope, uint32_t layer, Step& step);
-// Where entry `entry` of a source lies in a sequence's blocks.
-struct EntryPlace {
-  uint8_t* main_codes;
-  uint8_t* main_scales;
-  uint8_t* index_codes;
-  uint8_t* index_scales;
-};
-EntryPlace PlaceOf(const ModelGeometry& geometry, const SequenceMemory& memory, uint32_t source,
-                   uint32_t entry);
 
 // selection.cc: selected (and the pool) of an index layer.
 void Select(Machine& machine, uint32_t layer, Step& step);

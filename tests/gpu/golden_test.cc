@@ -145,8 +145,9 @@ class GoldenLayers : public testing::TestWithParam<const char*> {
     const uint32_t layer = g.record.sources[source].layer;
     const NpyArray& main = golden_.At(Name(layer, "attn.main_record"));
     const NpyArray& index = golden_.At(Name(layer, "attn.index_record"));
+    const cpu::EntryMap map(g, g.record.sources[source]);
     for (uint32_t entry = 0; entry < main.shape[0]; ++entry) {
-      const cpu::EntryPlace place = cpu::PlaceOf(g, sequence_.memory(), source, entry);
+      const cpu::EntryPlace place = map.Of(sequence_.memory(), entry);
       std::memcpy(place.main_codes, Row(main, entry), g.kv.main.code_bytes());
       std::memcpy(place.main_scales, Row(main, entry) + g.kv.main.code_bytes(),
                   g.kv.main.scale_bytes());
@@ -249,8 +250,9 @@ TEST_P(GoldenLayers, StoredCodesOfTheLastRows) {
     const uint32_t ratio = g.layers[layer].ratio;
     const NpyArray& main = golden_.At(Name(layer, "attn.main_record"));
     const NpyArray& index = golden_.At(Name(layer, "attn.index_record"));
+    const cpu::EntryMap map(g, g.record.sources[source]);
     for (uint32_t entry = write_from / ratio; entry < length / ratio; ++entry) {
-      const cpu::EntryPlace place = cpu::PlaceOf(g, sequence_.memory(), source, entry);
+      const cpu::EntryPlace place = map.Of(sequence_.memory(), entry);
       const uint32_t main_codes = g.kv.main.code_bytes(), index_codes = g.kv.indexer.code_bytes();
       records.Add(CompareNibbles(place.main_codes, Row(main, entry), main_codes));
       records.Add(

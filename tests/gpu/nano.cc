@@ -76,8 +76,9 @@ std::string TestSequence::RecordBytes(const Engine& engine, uint32_t length) {
   std::string out;
   for (uint32_t source = 0; source < geometry.record.sources.size(); ++source) {
     const uint32_t ratio = geometry.kv.sources[source].ratio;
+    const cpu::EntryMap map(geometry, geometry.record.sources[source]);
     for (uint32_t entry = 0; entry < length / ratio; ++entry) {
-      const cpu::EntryPlace place = cpu::PlaceOf(geometry, memory(), source, entry);
+      const cpu::EntryPlace place = map.Of(memory(), entry);
       const auto add = [&out](const uint8_t* bytes, uint32_t count) {
         out.append(reinterpret_cast<const char*>(bytes), count);
       };
