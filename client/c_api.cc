@@ -90,6 +90,11 @@ absl::StatusOr<Manifest> ManifestOf(const rp_manifest& in) {
   return manifest;
 }
 
+static_assert(static_cast<uint32_t>(Transport::kAuto) == RP_TRANSPORT_AUTO &&
+              static_cast<uint32_t>(Transport::kShared) == RP_TRANSPORT_SHARED &&
+              static_cast<uint32_t>(Transport::kRdma) == RP_TRANSPORT_RDMA &&
+              static_cast<uint32_t>(Transport::kTcp) == RP_TRANSPORT_TCP);
+
 absl::StatusOr<ClientOptions> OptionsOf(const rp_options* in) {
   ClientOptions options{.name = "c"};
   if (in == nullptr) return options;
@@ -103,6 +108,12 @@ absl::StatusOr<ClientOptions> OptionsOf(const rp_options* in) {
   if (in->staging_slots != 0) options.staging_slots = in->staging_slots;
   options.local_memory = in->no_local_memory == 0;
   options.verify_local = in->verify_local != 0;
+  if (in->transport > RP_TRANSPORT_TCP) {
+    return InvalidArgument("rp_options.transport is none of RP_TRANSPORT_*");
+  }
+  options.transport = static_cast<Transport>(in->transport);
+  if (in->rdma_device != nullptr)
+    options.rdma_device = Text({in->rdma_device, in->rdma_device_length});
   return options;
 }
 
@@ -146,6 +157,7 @@ rp_status rp_connect(const rp_options* options, rp_client** client, const char**
   *client = new rp_client{.client = *std::move(connected)};
   (*client)->model = (*client)->client->model();
   (*client)->server_version = (*client)->client->server_version();
+  (*client)->transport = (*client)->client->transport();
   return RP_OK;
 }
 
@@ -170,6 +182,8 @@ rp_status rp_get_facts(const rp_client* client, rp_facts* facts) {
   facts->reserved = 0;
   facts->model = client->model.c_str();
   facts->server_version = client->server_version.c_str();
+  facts->transport = client->transport.c_str();
+  facts->transport_note = client->client->transport_note().c_str();
   return RP_OK;
 }
 

@@ -13,6 +13,7 @@ struct rp_client {
   std::unique_ptr<reprise::Client> client;
   std::string model;
   std::string server_version;
+  std::string transport;
   std::vector<uint32_t> payload_bytes;  // Of each namespace.
   std::string error;
   std::string json;
@@ -20,6 +21,10 @@ struct rp_client {
 
 struct rp_lease {
   reprise::Lease lease;
+};
+
+struct rp_landing {
+  std::unique_ptr<reprise::LandingZone> zone;
 };
 
 namespace reprise::c_api {

@@ -191,6 +191,43 @@ int rp_lease_tokens_match(const rp_lease* lease, uint32_t index, const int32_t* 
                                                                                              : 0;
 }
 
+rp_status rp_landing_register(rp_client* client, void* memory, size_t bytes, rp_landing** landing) {
+  if (client == nullptr || memory == nullptr || landing == nullptr) return RP_INVALID;
+  *landing = nullptr;
+  auto zone = client->client->RegisterLanding({static_cast<std::byte*>(memory), bytes});
+  if (!zone.ok()) return Fail(client, zone.status());
+  *landing = new rp_landing{.zone = *std::move(zone)};
+  return RP_OK;
+}
+
+rp_status rp_landing_register_dmabuf(rp_client* client, int fd, uint64_t offset, uint64_t bytes,
+                                     rp_landing** landing) {
+  if (client == nullptr || landing == nullptr) return RP_INVALID;
+  *landing = nullptr;
+  auto zone = client->client->RegisterDeviceLanding(fd, offset, bytes);
+  if (!zone.ok()) return Fail(client, zone.status());
+  *landing = new rp_landing{.zone = *std::move(zone)};
+  return RP_OK;
+}
+
+void rp_landing_release(rp_landing* landing) { delete landing; }
+
+rp_status rp_fetch(rp_client* client, uint32_t namespace_id, const rp_key* keys, size_t key_count,
+                   rp_landing* landing, uint64_t offset, rp_landed* landed) {
+  if (client == nullptr || landing == nullptr || landed == nullptr ||
+      (keys == nullptr && key_count > 0)) {
+    return RP_INVALID;
+  }
+  *landed = {};
+  const auto fetched =
+      client->client->Fetch(namespace_id, FromC(keys, key_count), landing->zone.get(), offset);
+  if (!fetched.ok()) return Fail(client, fetched.status());
+  landed->records = fetched->records;
+  landed->from_ssd = fetched->from_ssd;
+  landed->stopped_by = static_cast<rp_outcome>(fetched->stopped_by);
+  return RP_OK;
+}
+
 rp_status rp_put(rp_client* client, uint32_t namespace_id, const int32_t* tokens,
                  size_t token_count, uint32_t first_block, uint32_t block_count,
                  const void* const* payloads, uint32_t flags, rp_outcome* outcomes) {

@@ -35,7 +35,7 @@ extern "C" {
 #define RP_API
 #endif
 
-#define RP_ABI_VERSION 1
+#define RP_ABI_VERSION 2
 #define RP_BLOCK_TOKENS 128
 #define RP_KEY_BYTES 16
 #define RP_OPAQUE_KEY_BYTES_MAX 512
@@ -75,6 +75,15 @@ enum {
   RP_WINDOW_EXACT = 2     /* Found at window_index of the positions asked for. */
 };
 
+/* How records travel. Shared memory needs a "unix:" address, the others a "tcp:" one. AUTO: shared
+ * memory, or RDMA where both sides can, else TCP. */
+enum {
+  RP_TRANSPORT_AUTO = 0,
+  RP_TRANSPORT_SHARED = 1,
+  RP_TRANSPORT_RDMA = 2,
+  RP_TRANSPORT_TCP = 3
+};
+
 /* Why a hit stops. */
 enum { RP_STOP_NONE = 0, RP_STOP_NOT_STORED = 1, RP_STOP_PENDING = 2 };
 
@@ -90,6 +99,7 @@ typedef struct rp_window_key {
 
 typedef struct rp_client rp_client;
 typedef struct rp_lease rp_lease;
+typedef struct rp_landing rp_landing;
 
 /* "ok", "not_found", ...: never NULL, static. */
 RP_API const char* rp_status_name(rp_status status);
@@ -111,6 +121,10 @@ typedef struct rp_options {
   int64_t spin_us;          /* Busy wait for a reply before sleeping. -1: none; 0: 50 us. */
   uint32_t no_local_memory; /* 1: never map the daemon's memory. */
   uint32_t verify_local;    /* 1: check payload checksums of records in local memory as well. */
+  uint32_t transport;       /* RP_TRANSPORT_*: a way that cannot be had is an error, not another. */
+  uint32_t reserved;
+  const char* rdma_device; /* "off", "mlx5_0", "mlx5_0:1", "mlx5_0:1/3" (GID index); NULL: auto. */
+  size_t rdma_device_length;
 } rp_options;
 
 /* Connects and says hello. `options` may be NULL. On failure *client is NULL and *error_text, when
@@ -132,6 +146,8 @@ typedef struct rp_facts {
   uint32_t reserved;
   const char* model;          /* Lives as long as the client. */
   const char* server_version; /* Lives as long as the client. */
+  const char* transport;      /* "shared memory", "unix", "rdma", "tcp": likewise. */
+  const char* transport_note; /* With AUTO: why it is not RDMA, where that was tried. Else "". */
 } rp_facts;
 RP_API rp_status rp_get_facts(const rp_client* client, rp_facts* facts);
 
@@ -229,6 +245,31 @@ RP_API rp_status rp_lease_copy_payload(const rp_lease* lease, uint32_t index, vo
                                        size_t capacity, size_t* bytes);
 /* 1 when record `index` holds exactly these 128 token ids. */
 RP_API int rp_lease_tokens_match(const rp_lease* lease, uint32_t index, const int32_t* tokens);
+
+/* ---- Load into memory of one's own ---- */
+
+/* Memory that records are put into: by RDMA straight from the daemon's memory, else by a copy. It
+ * stays the caller's; release the landing before the memory goes, and before rp_close. */
+RP_API rp_status rp_landing_register(rp_client* client, void* memory, size_t bytes,
+                                     rp_landing** landing);
+/* Device memory behind a dma-buf, RDMA alone: RP_REFUSED where the device or its driver cannot.
+ * `fd` stays the caller's. */
+RP_API rp_status rp_landing_register_dmabuf(rp_client* client, int fd, uint64_t offset,
+                                            uint64_t bytes, rp_landing** landing);
+/* `landing` may be NULL. */
+RP_API void rp_landing_release(rp_landing* landing);
+
+typedef struct rp_landed {
+  uint32_t records; /* The leading run of the keys. */
+  uint32_t from_ssd;
+  rp_outcome stopped_by;
+  uint8_t reserved[3];
+} rp_landed;
+/* As rp_acquire, but record i lies at offset + i * record_bytes of the landing, checked there; what
+ * lies behind the run may have been written to. Records in device memory cannot be checked here. */
+RP_API rp_status rp_fetch(rp_client* client, uint32_t namespace_id, const rp_key* keys,
+                          size_t key_count, rp_landing* landing, uint64_t offset,
+                          rp_landed* landed);
 
 /* ---- Put ---- */
 

@@ -76,6 +76,8 @@ static void CheckFacts(struct Rig* rig, int local) {
   EXPECT(facts.local == (uint32_t)local);
   EXPECT(facts.staging_slots == (local ? 2u : 0u));
   EXPECT(strcmp(facts.model, "nano") == 0);
+  EXPECT(strcmp(facts.transport, local ? "shared memory" : "tcp") == 0);
+  EXPECT(facts.transport_note != NULL);
   EXPECT((rp_staging(rig->client, 0) != NULL) == local);
   EXPECT(rp_staging(rig->client, 2) == NULL);
 }
@@ -141,6 +143,35 @@ static void CheckLoad(struct Rig* rig) {
   EXPECT(rp_acquire(rig->client, rig->namespace_id, &missing, 1, &lease) == RP_OK);
   EXPECT(rp_lease_size(lease) == 0 && rp_lease_stopped_by(lease) == RP_OUTCOME_NOT_FOUND);
   rp_lease_release(lease);
+}
+
+static void CheckFetch(struct Rig* rig) {
+  rp_facts facts;
+  facts.struct_bytes = sizeof(facts);
+  EXPECT(rp_get_facts(rig->client, &facts) == RP_OK);
+  const size_t record = facts.record_bytes;
+  const size_t bytes = (BLOCKS + 1) * record;
+  unsigned char* memory = malloc(bytes);
+  rp_landing* landing = NULL;
+  rp_landed landed;
+  EXPECT(rp_landing_register(rig->client, NULL, bytes, &landing) == RP_INVALID);
+  EXPECT(rp_landing_register(rig->client, memory, bytes, &landing) == RP_OK);
+  EXPECT(rp_fetch(rig->client, rig->namespace_id, rig->keys, BLOCKS, landing, record, &landed) ==
+         RP_OK);
+  EXPECT(landed.records == BLOCKS && landed.stopped_by == RP_OUTCOME_OK);
+  for (uint32_t i = 0; i < BLOCKS; ++i) {
+    EXPECT(memcmp(memory + (i + 1) * record, rig->payloads[i], PAYLOAD_BYTES) == 0);
+  }
+  /* Beyond the end of the landing. */
+  EXPECT(rp_fetch(rig->client, rig->namespace_id, rig->keys, BLOCKS, landing, bytes - record,
+                  &landed) == RP_INVALID);
+  EXPECT(landed.records == 0);
+  rp_landing_release(landing);
+  rp_landing_release(NULL);
+  free(memory);
+  /* No RDMA here: a dma-buf is refused, and why is said. */
+  EXPECT(rp_landing_register_dmabuf(rig->client, -1, 0, record, &landing) == RP_REFUSED);
+  EXPECT(landing == NULL && strlen(rp_last_error(rig->client)) > 0);
 }
 
 static void CheckWindows(struct Rig* rig) {
@@ -219,6 +250,10 @@ static void CheckErrors(struct Rig* rig) {
   EXPECT(rp_connect(&options, &none, &error) == RP_INVALID && none == NULL);
   EXPECT(strstr(error, "struct_bytes") != NULL);
   options.struct_bytes = sizeof(options);
+  options.transport = 9;
+  EXPECT(rp_connect(&options, &none, &error) == RP_INVALID);
+  EXPECT(strstr(error, "RP_TRANSPORT_") != NULL);
+  options.transport = RP_TRANSPORT_AUTO;
   options.address = "unix:/nonexistent";
   options.address_length = strlen(options.address);
   EXPECT(rp_connect(&options, &none, &error) == RP_UNAVAILABLE && none == NULL);
@@ -249,6 +284,7 @@ static void RunAll(int tcp) {
   OpenAndFill(&rig);
   CheckPut(&rig, !tcp);
   CheckLoad(&rig);
+  CheckFetch(&rig);
   CheckWindows(&rig);
   CheckOpaque(&rig);
   CheckAdministration(&rig);
