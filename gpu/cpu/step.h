@@ -9,6 +9,7 @@
 #include "gpu/cpu/weights.h"
 #include "gpu/cpu/worker_pool.h"
 #include "gpu/engine/engine.h"
+#include "gpu/engine/rope.h"
 
 namespace reprise::engine::cpu {
 
@@ -94,18 +95,6 @@ class Machine {
 // cos and sin of every rotated pair, for a row's position: [rows][pairs].
 struct Rotation {
   Floats cosines, sines;
-};
-
-// Frequencies of a kind of layer (model-facts section 3.4): without ratio, and with.
-class Rope {
- public:
-  explicit Rope(const ModelConfig& config);
-  // cos and sin of the float product position x frequency.
-  void At(uint32_t position, bool compressed, float* cosines, float* sines) const;
-  const Floats& frequencies(bool compressed) const { return frequencies_[compressed ? 1 : 0]; }
-
- private:
-  Floats frequencies_[2];
 };
 
 // Rows of the segments of one call, laid end to end, and what becomes of them layer by layer.

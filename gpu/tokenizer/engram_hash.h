@@ -39,4 +39,7 @@ class EngramHash {
   std::vector<uint64_t> offsets_;
 };
 
+// FAILED_PRECONDITION, with what to do, unless a map has as many compressed ids as the model.
+absl::Status CheckEngramMapSize(uint32_t found, uint32_t compressed_vocab);
+
 }  // namespace reprise::engine

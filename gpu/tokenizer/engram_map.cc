@@ -1,12 +1,10 @@
-#include <cstring>
 #include <string>
 #include <unordered_map>
 
 #include "gpu/tokenizer/byte_level.h"
+#include "gpu/tokenizer/engram_hash.h"
 #include "gpu/tokenizer/normalizer.h"
-#include "gpu/tokenizer/read_file.h"
 #include "gpu/tokenizer/tokenizer.h"
-#include "protocol/base/bytes.h"
 
 namespace reprise::engine {
 namespace {
@@ -44,13 +42,6 @@ std::string KeyOf(const Normalizer& normalizer, const std::string& piece) {
   return key.empty() ? piece : key;
 }
 
-absl::Status WrongCount(uint32_t found, uint32_t compressed_vocab) {
-  return FailedPrecondition(
-      "the map of Engram has " + std::to_string(found) + " compressed ids, but the model has " +
-      std::to_string(compressed_vocab) +
-      "; use the tokenizer that belongs to the model, or the map that is shipped with it");
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<uint32_t>> BuildEngramMap(const Tokenizer& tokenizer,
@@ -70,29 +61,7 @@ absl::StatusOr<std::vector<uint32_t>> BuildEngramMap(const Tokenizer& tokenizer,
     if (is_new) ++next;
     map.push_back(found->second);
   }
-  if (next != compressed_vocab) return WrongCount(next, compressed_vocab);
-  return map;
-}
-
-absl::StatusOr<std::vector<uint32_t>> LoadEngramMap(const std::string& path, uint32_t vocab_size,
-                                                    uint32_t compressed_vocab) {
-  const uint64_t expected_bytes = uint64_t{vocab_size} * sizeof(uint32_t);
-  RP_ASSIGN(const std::string bytes, ReadFile(path, expected_bytes));
-  if (bytes.size() != expected_bytes) {
-    return InvalidArgument(path + " has " + std::to_string(bytes.size()) +
-                           " bytes; a map of this model has " + std::to_string(expected_bytes));
-  }
-  std::vector<uint32_t> map(vocab_size);
-  if (!bytes.empty()) std::memcpy(map.data(), bytes.data(), bytes.size());
-  uint32_t next = 0;
-  for (size_t token = 0; token < map.size(); ++token) {
-    if (map[token] > next) {
-      return InvalidArgument(path + ": the compressed id of token " + std::to_string(token) +
-                             " is not in order of first appearance; write the file again");
-    }
-    if (map[token] == next) ++next;
-  }
-  if (next != compressed_vocab) return WrongCount(next, compressed_vocab);
+  RP_TRY(CheckEngramMapSize(next, compressed_vocab));
   return map;
 }
 

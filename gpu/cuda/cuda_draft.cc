@@ -1,0 +1,164 @@
+// DSpark: the draft stages' windows, and drafts from them (model-facts section 10).
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "gpu/cuda/cuda_engine.h"
+#include "protocol/base/bytes.h"
+
+namespace reprise::engine::cuda {
+
+absl::Status CudaEngine::WriteDraftContext(const HalfStep& half) {
+  const DraftDevice& weights = *weights_.draft;
+  const uint32_t rows = half.view.rows;
+  const uint64_t inputs = config_.draft_target_layers.size() * config_.hidden_size;
+  RP_CUDA_TRY(LaunchRoundA(Bits(work_.taps), rows * inputs, Bits(work_.taps), stream_.get()));
+  RP_TRY(Linear(weights.main_proj, work_.taps, work_.h, rows));
+  RP_CUDA_TRY(LaunchNorm(Bits(work_.h), config_.hidden_size, Floats(weights.main_norm),
+                         config_.hidden_size, rows, shape_.eps, true, Bits(work_.x_round),
+                         config_.hidden_size, stream_.get()));
+  for (uint32_t stage = 0; stage < config_.draft_stages; ++stage) {
+    const uint32_t layer = config_.layer_count + stage;
+    RP_TRY(LocalKv(layer, half));
+    RP_CUDA_TRY(LaunchWriteWindows(half.view, WindowsOf(layer), work_.kv_codes.as<uint8_t>(),
+                                   work_.kv_scales.as<uint8_t>(), stream_.get()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::Draft(std::span<const DraftRequest> requests,
+                               std::span<DraftResult> results) {
+  if (!weights_.draft.has_value()) {
+    return FailedPrecondition("this model has no draft stages (num_nextn_predict_layers is 0)");
+  }
+  if (results.size() != requests.size()) {
+    return InvalidArgument("as many results as draft requests are needed");
+  }
+  if (requests.size() * config_.draft_block > rows_max_) {
+    return InvalidArgument("so many drafts need " +
+                           std::to_string(requests.size() * config_.draft_block) +
+                           " rows; at most " + std::to_string(rows_max_) + " fit");
+  }
+  for (const DraftRequest& request : requests) {
+    const bool known =
+        request.token >= 0 && static_cast<uint32_t>(request.token) < config_.vocab_size;
+    if (request.memory.window != nullptr && known && request.decoder_from <= request.length) {
+      continue;
+    }
+    return InvalidArgument(
+        "a draft request needs a window, a token of the vocabulary, and "
+        "decoder_from up to its length");
+  }
+  if (requests.empty()) return absl::OkStatus();
+  ++counters_.draft_steps;
+  const ModelConfig& c = config_;
+  // Rows of ids of their own: the sampled token, then noise.
+  std::vector<std::vector<TokenId>> tokens;
+  std::vector<Segment> segments(requests.size());
+  std::vector<StepUpload::Rows> rows;
+  for (size_t r = 0; r < requests.size(); ++r) {
+    const uint32_t first = requests[r].length, end = first + c.draft_block;
+    tokens.emplace_back(end, c.draft_noise_token);
+    tokens.back()[first] = requests[r].token;
+    segments[r].memory = requests[r].memory;
+    segments[r].tokens = tokens.back();
+    rows.push_back({.segment = &segments[r],
+                    .first = first,
+                    .end = end,
+                    .windows_from = requests[r].decoder_from,
+                    .write_from = end});
+  }
+  const float* frequencies[2] = {Floats(work_.frequencies[0]), Floats(work_.frequencies[1])};
+  RP_TRY(step_.Begin(rows, {}, 0, c.rope_dim / 2, frequencies, stream_.get()));
+  RP_TRY(step_.Copy(stream_.get()));
+  const HalfStep& half = step_.encoder;
+  now_ = pre_ = 0;
+  RP_CUDA_TRY(LaunchEmbed(half.view, Bits(weights_.embed), nullptr, nullptr, c.hidden_size,
+                          Bits(work_.stream[now_]), Floats(work_.pre[pre_]), stream_.get()));
+  for (uint32_t stage = 0; stage < c.draft_stages; ++stage) {
+    const uint32_t layer = c.layer_count + stage;
+    const LayerDevice& weights = weights_.layers[layer];
+    RP_TRY(Mix(weights.hc_attn, weights.attn_norm, half.view.rows));
+    RP_TRY(Project(layer, half));
+    RP_TRY(Attend(layer, half, true));
+    RP_TRY(ProjectOut(layer, half.view.rows));
+    RP_TRY(Update(half.view.rows));
+    RP_TRY(FeedForward(layer, half));
+  }
+  RP_CUDA_TRY(LaunchCollapse(shape_, half.view.rows, Bits(work_.stream[now_]),
+                             Floats(work_.pre[pre_]), nullptr, {}, Floats(weights_.draft->norm),
+                             Bits(work_.y), Bits(work_.x), nullptr, nullptr, nullptr, nullptr,
+                             stream_.get()));
+  RP_TRY(Linear(weights_.head, work_.x, work_.logits, half.view.rows, LinearOutput::kFloat));
+  for (DraftResult& result : results) result = {};
+  return Markov(requests, results);
+}
+
+// The sequential part: each draft corrects the logits of the next by a low-rank bigram.
+absl::Status CudaEngine::Markov(std::span<const DraftRequest> requests,
+                                std::span<DraftResult> results) {
+  const ModelConfig& c = config_;
+  const DraftDevice& weights = *weights_.draft;
+  const auto count = static_cast<uint32_t>(requests.size());
+  const size_t vocab = c.vocab_size, hidden = c.hidden_size, rank = c.draft_markov_rank;
+  const size_t width = AlignUp(hidden + rank, 64), embed_width = AlignUp(rank, 64);
+  std::vector<float> base(size_t{count} * c.draft_block * vocab), corrections(count * vocab);
+  std::vector<float> confidence(count);
+  RP_CUDA_TRY(cudaMemcpyAsync(base.data(), work_.logits.data(), base.size() * 4,
+                              cudaMemcpyDeviceToHost, stream_.get()));
+  RP_TRY(stream_.Wait());
+  std::vector<TokenId> previous;
+  for (const DraftRequest& request : requests) previous.push_back(request.token);
+  Bf16Bits* inputs = Bits(work_.markov);
+  Bf16Bits* embeds = inputs + count * width;
+  for (uint32_t k = 0; k < c.draft_block; ++k) {
+    for (size_t r = 0; r < count; ++r) {
+      const Bf16Bits* y = Bits(work_.y) + (r * c.draft_block + k) * hidden;
+      const Bf16Bits* embed = Bits(weights.markov_embed) + static_cast<size_t>(previous[r]) * rank;
+      const std::pair<Bf16Bits*, std::pair<const Bf16Bits*, size_t>> copies[] = {
+          {inputs + r * width, {y, hidden}},
+          {inputs + r * width + hidden, {embed, rank}},
+          {embeds + r * embed_width, {embed, rank}}};
+      for (const auto& [to, from] : copies) {
+        RP_CUDA_TRY(cudaMemcpyAsync(to, from.first, from.second * 2, cudaMemcpyDeviceToDevice,
+                                    stream_.get()));
+      }
+    }
+    RP_CUDA_TRY(LaunchLinear({.matrix = weights.markov_head.view,
+                              .output = LinearOutput::kFloat,
+                              .x = embeds,
+                              .x_stride = embed_width,
+                              .y = work_.logits.data(),
+                              .y_stride = vocab,
+                              .rows = count},
+                             stream_.get()));
+    RP_CUDA_TRY(LaunchLinear({.matrix = weights.confidence.view,
+                              .output = LinearOutput::kFloat,
+                              .x = inputs,
+                              .x_stride = width,
+                              .y = work_.partials.data(),
+                              .y_stride = 1,
+                              .rows = count},
+                             stream_.get()));
+    RP_CUDA_TRY(cudaMemcpyAsync(corrections.data(), work_.logits.data(), corrections.size() * 4,
+                                cudaMemcpyDeviceToHost, stream_.get()));
+    RP_CUDA_TRY(cudaMemcpyAsync(confidence.data(), work_.partials.data(), count * 4,
+                                cudaMemcpyDeviceToHost, stream_.get()));
+    RP_TRY(stream_.Wait());
+    for (size_t r = 0; r < count; ++r) {
+      const std::span<float> row(&corrections[r * vocab], vocab);
+      const float* logits = &base[(r * c.draft_block + k) * vocab];
+      for (size_t i = 0; i < vocab; ++i) row[i] += logits[i];
+      previous[r] =
+          requests[r].choose
+              ? requests[r].choose(k, row)
+              : static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
+      results[r].tokens.push_back(previous[r]);
+      results[r].confidences.push_back(
+          static_cast<float>(1.0 / (1.0 + std::exp(-double{confidence[r]}))));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace reprise::engine::cuda

@@ -1,0 +1,318 @@
+#include "gpu/cuda/cuda_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "gpu/formats/number_formats.h"
+#include "protocol/base/bytes.h"
+
+namespace reprise::engine::cuda {
+namespace {
+
+constexpr uint32_t kRowsMaxLimit = 1u << 14;
+constexpr uint64_t kScoresMax = 1u << 26;  // Floats: rows are scored in pieces of so many.
+
+// What the kernels take for granted.
+absl::Status CheckSupported(const ModelGeometry& geometry) {
+  const ModelConfig& c = geometry.config;
+  const auto refuse = [](const std::string& key, const std::string& what) {
+    return InvalidArgument("the CUDA engine needs " + key + " " + what);
+  };
+  if (c.hc_mult != 4) return refuse("hc_mult", "4");
+  if (c.window % 64 != 0) return refuse("sliding_window", "a multiple of 64");
+  if (c.heads % 8 != 0) return refuse("num_attention_heads", "a multiple of 8");
+  if (c.head_dim > 512) return refuse("head_dim", "512 at most");
+  if (c.routed_experts > 1024) return refuse("n_routed_experts", "1024 at most");
+  if (c.experts_per_token > 16) return refuse("num_experts_per_tok", "16 at most");
+  if (c.rope_dim % 2 != 0) return refuse("qk_rope_head_dim", "even");
+  for (const uint32_t size : {c.hidden_size, c.head_dim, c.q_lora_rank, c.o_lora_rank, c.expert_dim,
+                              c.heads / c.o_groups * c.head_dim}) {
+    if (size % 64 != 0) return refuse("its dimensions", "multiples of 64");
+  }
+  if (c.index_head_dim % 32 != 0) return refuse("index_head_dim", "a multiple of 32");
+  for (const uint32_t source : c.kv_source_layers) {
+    if (source > geometry.encoder_layers) {
+      return refuse("kv_source_layer_ids", "up to the first decoder layer");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+CudaEngine::CudaEngine(const ModelGeometry& geometry, uint32_t rows_max)
+    : geometry_(geometry),
+      config_(geometry_.config),
+      windows_(LiveWindowLayout::For(geometry_)),
+      rope_(config_),
+      rows_max_(rows_max),
+      shape_{.hidden = config_.hidden_size,
+             .chunks = StreamChunks(config_.hidden_size),
+             .eps = static_cast<float>(config_.rms_norm_eps)} {}
+
+absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Make(
+    const ModelGeometry& geometry, const Checkpoint& checkpoint,
+    const std::vector<uint32_t>& engram_map, const CudaEngineOptions& options) {
+  RP_TRY(CheckSupported(geometry));
+  if (options.rows_max == 0 || options.rows_max > kRowsMaxLimit) {
+    return InvalidArgument("rows_max " + std::to_string(options.rows_max) + " is not from 1 to " +
+                           std::to_string(kRowsMaxLimit));
+  }
+  RP_TRY(UseDevice(options.device).status());
+  std::unique_ptr<CudaEngine> engine(new CudaEngine(geometry, options.rows_max));
+  RP_ASSIGN(engine->weights_, DeviceWeights::Load(engine->geometry_, checkpoint, engram_map));
+  RP_ASSIGN(engine->stream_, Stream::Create());
+  RP_TRY(engine->Allocate());
+  return engine;
+}
+
+absl::Status CudaEngine::Allocate() {
+  const ModelConfig& c = config_;
+  const uint64_t rows = rows_max_;
+  const uint64_t chosen = std::max(c.experts_per_token, c.draft_experts_per_token);
+  const uint64_t experts = std::max(c.routed_experts, c.draft_routed_experts);
+  const uint64_t pool = uint64_t{c.candidate_topk_blocks} * c.candidate_block_size;
+  scores_max_ = std::max<uint64_t>(kScoresMax, c.max_positions);
+  uint64_t engram_inputs = 0;
+  for (const LayerDevice& layer : weights_.layers) {
+    if (layer.engram.has_value()) engram_inputs = layer.engram->wkv.view.inputs;
+  }
+  const uint64_t taps = c.draft_target_layers.size();
+  const struct {
+    DeviceMemory* memory;
+    uint64_t bytes;
+  } wanted[] = {
+      {&work_.stream[0], rows * 4 * c.hidden_size * 2},
+      {&work_.stream[1], rows * 4 * c.hidden_size * 2},
+      {&work_.pre[0], rows * 16},
+      {&work_.pre[1], rows * 16},
+      {&work_.partials, rows * shape_.chunks * kPartials * 4},
+      {&work_.post, rows * 16},
+      {&work_.comb, rows * 64},
+      {&work_.y, rows * c.hidden_size * 2},
+      {&work_.x, rows * c.hidden_size * 2},
+      {&work_.x_round, rows * c.hidden_size * 2},
+      {&work_.h, rows * c.hidden_size * 2},
+      {&work_.qr, rows * c.q_lora_rank * 2},
+      {&work_.kv, rows * c.head_dim * 2},
+      {&work_.kv_codes, rows * c.head_dim},
+      {&work_.kv_scales, rows * c.head_dim / 32},
+      {&work_.query, rows * c.heads * c.head_dim * 2},
+      {&work_.attended, rows * c.heads * c.head_dim * 2},
+      {&work_.low, rows * c.o_groups * c.o_lora_rank * 2},
+      {&work_.a, rows * c.head_dim * 4},
+      {&work_.g, rows * c.head_dim * 4},
+      {&work_.latents, rows * c.head_dim * 2},
+      {&work_.keys, rows * c.index_head_dim * 2},
+      {&work_.index_query, rows * c.index_heads * c.index_head_dim * 2},
+      {&work_.index_weights, rows * c.index_heads * 2},
+      {&work_.selected, rows * c.index_topk * 4},
+      {&work_.scores, scores_max_ * 4},
+      {&work_.tops, (scores_max_ / c.candidate_block_size + rows) * 4},
+      {&work_.candidates, rows * pool * 4},
+      {&work_.candidate_counts, rows * 4},
+      {&work_.gate, rows * experts * 4},
+      {&work_.expert_of, rows * chosen * 4},
+      {&work_.weight_of, rows * chosen * 4},
+      {&work_.slot_of, rows * chosen * 4},
+      {&work_.row_of, rows * chosen * 4},
+      {&work_.slot_weights, rows * chosen * 4},
+      {&work_.tiles, (rows * chosen + experts) * sizeof(ExpertTile)},
+      {&work_.tile_count, 4},
+      {&work_.inner, rows * chosen * c.expert_dim * 2},
+      {&work_.expert_out, rows * chosen * c.hidden_size * 2},
+      {&work_.shared_inner, rows * c.expert_dim * 2},
+      {&work_.shared_out, rows * c.hidden_size * 2},
+      {&work_.engram, rows * engram_inputs * 2},
+      {&work_.engram_kv, engram_inputs == 0 ? 0 : rows * 5 * c.hidden_size * 2},
+      {&work_.taps, rows * taps * c.hidden_size * 2},
+      {&work_.logits, rows * c.vocab_size * 4},
+      {&work_.markov,
+       rows *
+           (AlignUp(c.hidden_size + c.draft_markov_rank, 64) + AlignUp(c.draft_markov_rank, 64)) *
+           2},
+  };
+  for (const auto& one : wanted) {
+    RP_ASSIGN(*one.memory, DeviceMemory::Allocate(one.bytes));
+    workspace_bytes_ += one.bytes;
+    // Rows beyond a matrix's inputs meet weights of 0, and must not be NaN.
+    RP_CUDA_TRY(cudaMemset(one.memory->data(), 0, one.bytes));
+  }
+  for (int kind = 0; kind < 2; ++kind) {
+    const std::vector<float>& values = rope_.frequencies(kind == 1);
+    RP_ASSIGN(work_.frequencies[kind], DeviceMemory::Allocate(values.size() * 4));
+    RP_CUDA_TRY(cudaMemcpy(work_.frequencies[kind].data(), values.data(), values.size() * 4,
+                           cudaMemcpyHostToDevice));
+  }
+  return absl::OkStatus();
+}
+
+// ---- A call ------------------------------------------------------------------------------------
+
+absl::Status CudaEngine::Begin(std::span<const Segment> batch) {
+  std::vector<StepUpload::Rows> encoder, decoder;
+  uint32_t rows = 0;
+  for (const Segment& segment : batch) {
+    const auto end = static_cast<uint32_t>(segment.tokens.size());
+    encoder.push_back({.segment = &segment,
+                       .first = segment.first,
+                       .end = end,
+                       .windows_from = segment.encoder_from,
+                       .write_from = segment.write_from});
+    rows += end - segment.first;
+    if (segment.decoder_first == end) continue;
+    decoder.push_back({.segment = &segment,
+                       .first = segment.decoder_first,
+                       .end = end,
+                       .windows_from = segment.decoder_from,
+                       .write_from = segment.write_from});
+  }
+  uint32_t engram_words = 0;
+  engram_first_.clear();
+  for (const LayerDevice& layer : weights_.layers) {
+    if (!layer.engram.has_value()) continue;
+    engram_first_.push_back(engram_words);
+    engram_words += rows * layer.engram->hash.rows_per_token();
+  }
+  const float* frequencies[2] = {Floats(work_.frequencies[0]), Floats(work_.frequencies[1])};
+  RP_TRY(step_.Begin(encoder, decoder, engram_words, config_.rope_dim / 2, frequencies,
+                     stream_.get()));
+  RP_TRY(FillEngram(batch));
+  RP_TRY(step_.Copy(stream_.get()));
+  now_ = 0;
+  pre_ = 0;
+  taps_taken_ = 0;
+  return CudaStatus(LaunchEmbed(step_.encoder.view, Bits(weights_.embed), step_.image_rows,
+                                step_.image_index, config_.hidden_size, Bits(work_.stream[now_]),
+                                Floats(work_.pre[pre_]), stream_.get()),
+                    "embedding");
+}
+
+// Table rows follow from ids alone: they are known before the first layer runs.
+absl::Status CudaEngine::FillEngram(std::span<const Segment> batch) {
+  uint32_t engram = 0;
+  for (const LayerDevice& layer : weights_.layers) {
+    if (!layer.engram.has_value()) continue;
+    const EngramHash& hash = layer.engram->hash;
+    uint64_t* out = step_.engram_host + engram_first_[engram++];
+    for (const Segment& segment : batch) {
+      for (uint32_t position = segment.first; position < segment.tokens.size(); ++position) {
+        const uint32_t from = position + 1 - std::min(position + 1, config_.engram_max_ngram);
+        const auto recent = segment.tokens.subspan(from, position + 1 - from);
+        bool blocked[8] = {};
+        const size_t marks = segment.image_marks.empty() ? 0 : recent.size();
+        for (size_t i = 0; i < marks; ++i) blocked[i] = segment.image_marks[from + i] != 0;
+        hash.Rows(recent, std::span<const bool>(blocked, marks),
+                  std::span(out, hash.rows_per_token()));
+        out += hash.rows_per_token();
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::Forward(std::span<const Segment> batch, std::span<float> logits) {
+  RP_ASSIGN(const uint32_t logit_rows, CheckSegments(*this, batch));
+  if (logits.size() != size_t{logit_rows} * config_.vocab_size) {
+    return InvalidArgument("logits has " + std::to_string(logits.size()) + " places; " +
+                           std::to_string(logit_rows) + " rows of the vocabulary are asked for");
+  }
+  if (batch.empty()) return absl::OkStatus();
+  RP_TRY(Begin(batch));
+  for (const DevicePart& part : step_.encoder.parts) {
+    counters_.encoder_rows += part.rows;
+    const uint32_t from = std::max(part.write_from, part.first);
+    counters_.replayed_rows += std::min(from - part.first, part.rows);
+  }
+  for (uint32_t layer = 0; layer < geometry_.encoder_layers; ++layer) {
+    RP_TRY(Layer(layer, step_.encoder, true));
+  }
+  RP_TRY(WriteDecoderSource());
+  const HalfStep& half = step_.decoder;
+  counters_.decoder_rows += half.view.rows;
+  if (half.view.rows == 0) return stream_.Wait();
+  const auto gather = [&](DeviceMemory* pair, int* now, uint32_t bytes) {
+    const cudaError_t error =
+        LaunchGatherRows(pair[*now].data(), step_.decoder_rows, half.view.rows, bytes,
+                         pair[1 - *now].data(), stream_.get());
+    *now = 1 - *now;
+    return CudaStatus(error, "decoder rows");
+  };
+  RP_TRY(gather(work_.stream, &now_, 4 * config_.hidden_size * 2));
+  RP_TRY(gather(work_.pre, &pre_, 16));
+  for (uint32_t layer = geometry_.encoder_layers; layer < config_.layer_count; ++layer) {
+    RP_TRY(Layer(layer, half, false));
+  }
+  if (weights_.draft.has_value()) RP_TRY(WriteDraftContext(half));
+  if (logit_rows > 0) RP_TRY(Logits(half, batch, logits));
+  return stream_.Wait();
+}
+
+absl::Status CudaEngine::Logits(const HalfStep& half, std::span<const Segment> batch,
+                                std::span<float> logits) {
+  // All rows of the decoder are normed; the head takes those that are asked for.
+  RP_CUDA_TRY(LaunchCollapse(shape_, half.view.rows, Bits(work_.stream[now_]),
+                             Floats(work_.pre[pre_]), nullptr, {}, Floats(weights_.norm), nullptr,
+                             Bits(work_.x), nullptr, nullptr, nullptr, nullptr, stream_.get()));
+  size_t part = 0;
+  uint64_t out = 0;
+  for (const Segment& segment : batch) {
+    const auto end = static_cast<uint32_t>(segment.tokens.size());
+    if (segment.decoder_first == end) continue;
+    const DevicePart& rows = half.parts[part++];
+    const uint32_t count = end - segment.logits_from;
+    if (count == 0) continue;
+    const uint64_t first = rows.row + segment.logits_from - rows.first;
+    RP_CUDA_TRY(LaunchLinear({.matrix = weights_.head.view,
+                              .output = LinearOutput::kFloat,
+                              .x = Bits(work_.x) + first * config_.hidden_size,
+                              .x_stride = config_.hidden_size,
+                              .y = Floats(work_.logits) + out * config_.vocab_size,
+                              .y_stride = config_.vocab_size,
+                              .rows = count},
+                             stream_.get()));
+    out += count;
+  }
+  return CudaStatus(cudaMemcpyAsync(logits.data(), work_.logits.data(), logits.size_bytes(),
+                                    cudaMemcpyDeviceToHost, stream_.get()),
+                    "logits");
+}
+
+// ---- To compare --------------------------------------------------------------------------------
+
+absl::Status CudaEngine::RunLayer(uint32_t layer, const Segment& segment,
+                                  std::vector<float>* stream, std::vector<float>* pre) {
+  RP_TRY(CheckSegments(*this, {&segment, 1}).status());
+  const bool decoder = layer >= geometry_.encoder_layers;
+  Segment whole = segment;
+  if (decoder) {
+    whole.encoder_from = segment.decoder_from;
+    whole.decoder_first = segment.first;
+  }
+  RP_TRY(Begin({&whole, 1}));
+  std::vector<Bf16Bits> bits(stream->size());
+  for (size_t i = 0; i < bits.size(); ++i) bits[i] = ToBf16((*stream)[i]);
+  RP_CUDA_TRY(cudaMemcpyAsync(work_.stream[now_].data(), bits.data(), bits.size() * 2,
+                              cudaMemcpyHostToDevice, stream_.get()));
+  RP_CUDA_TRY(cudaMemcpyAsync(work_.pre[pre_].data(), pre->data(), pre->size() * 4,
+                              cudaMemcpyHostToDevice, stream_.get()));
+  RP_TRY(Layer(layer, step_.encoder, true));
+  RP_CUDA_TRY(cudaMemcpyAsync(bits.data(), work_.stream[now_].data(), bits.size() * 2,
+                              cudaMemcpyDeviceToHost, stream_.get()));
+  RP_CUDA_TRY(cudaMemcpyAsync(pre->data(), work_.pre[pre_].data(), pre->size() * 4,
+                              cudaMemcpyDeviceToHost, stream_.get()));
+  RP_TRY(stream_.Wait());
+  for (size_t i = 0; i < bits.size(); ++i) (*stream)[i] = FromBf16(bits[i]);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> CudaEngine::Selections(uint32_t rows) {
+  std::vector<int32_t> selected(size_t{rows} * config_.index_topk);
+  RP_CUDA_TRY(cudaMemcpy(selected.data(), work_.selected.data(), selected.size() * 4,
+                         cudaMemcpyDeviceToHost));
+  return selected;
+}
+
+}  // namespace reprise::engine::cuda

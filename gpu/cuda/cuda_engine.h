@@ -1,0 +1,117 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/cuda/device.h"
+#include "gpu/cuda/kernels.h"
+#include "gpu/cuda/step_upload.h"
+#include "gpu/cuda/weights.h"
+#include "gpu/engine/engine.h"
+#include "gpu/engine/rope.h"
+
+namespace reprise::engine::cuda {
+
+inline Bf16Bits* Bits(const DeviceMemory& memory) { return memory.as<Bf16Bits>(); }
+inline float* Floats(const DeviceMemory& memory) { return memory.as<float>(); }
+
+struct CudaEngineOptions {
+  int device = 0;
+  uint32_t rows_max = 512;  // Of one call: decides the memory for activations.
+};
+
+// The CUDA backend, for one GPU of compute capability 9.0. Blocks and windows that segments lend
+// are device memory. Forward queues all steps on one stream and waits for the last.
+class CudaEngine final : public Engine {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaEngine>> Make(const ModelGeometry& geometry,
+                                                          const Checkpoint& checkpoint,
+                                                          const std::vector<uint32_t>& engram_map,
+                                                          const CudaEngineOptions& options);
+
+  const ModelGeometry& geometry() const override { return geometry_; }
+  const LiveWindowLayout& window_layout() const override { return windows_; }
+  std::string_view backend() const override { return "cuda/sm90"; }
+  uint32_t rows_max() const override { return rows_max_; }
+  absl::Status Forward(std::span<const Segment> batch, std::span<float> logits) override;
+  absl::Status Draft(std::span<const DraftRequest> requests,
+                     std::span<DraftResult> results) override;
+  EngineCounters counters() const override { return counters_; }
+
+  const Stream& stream() const { return stream_; }
+  uint64_t weight_bytes() const { return weights_.bytes; }
+  uint64_t workspace_bytes() const { return workspace_bytes_; }
+
+  // As CpuEngine::RunLayer: one layer on the segment's rows, from `stream` [rows][copies][hidden]
+  // and `pre` [rows][copies], which it leaves as they go on.
+  absl::Status RunLayer(uint32_t layer, const Segment& segment, std::vector<float>* stream,
+                        std::vector<float>* pre);
+  // [rows][index_topk], of the last index layer that ran.
+  absl::StatusOr<std::vector<int32_t>> Selections(uint32_t rows);
+
+ private:
+  // Device memory for what the steps of a layer leave to one another.
+  struct Workspace {
+    DeviceMemory stream[2], pre[2], partials, post, comb;
+    DeviceMemory y, x, x_round, h;
+    DeviceMemory qr, kv, kv_codes, kv_scales, query, attended, low;
+    DeviceMemory a, g, latents, keys;
+    DeviceMemory index_query, index_weights, selected, scores, tops, candidates, candidate_counts;
+    DeviceMemory gate, expert_of, weight_of, slot_of, row_of, slot_weights, tiles, tile_count;
+    DeviceMemory inner, expert_out, shared_inner, shared_out;
+    DeviceMemory engram, engram_kv, taps, logits, markov;
+    DeviceMemory frequencies[2];
+  };
+
+  CudaEngine(const ModelGeometry& geometry, uint32_t rows_max);
+  absl::Status Allocate();
+  absl::Status Begin(std::span<const Segment> batch);
+  absl::Status FillEngram(std::span<const Segment> batch);
+
+  // The steps of a layer, on the rows of `half`.
+  absl::Status Layer(uint32_t layer, const HalfStep& half, bool write_global);
+  absl::Status Mix(const MhcDevice& mhc, const DeviceMemory& norm, uint32_t rows);
+  absl::Status Update(uint32_t rows);
+  absl::Status Linear(const OwnedLinear& matrix, const DeviceMemory& x, const DeviceMemory& y,
+                      uint32_t rows, LinearOutput output = LinearOutput::kBf16);
+  absl::Status Project(uint32_t layer, const HalfStep& half);
+  absl::Status LocalKv(uint32_t layer, const HalfStep& half);
+  absl::Status WriteGlobal(uint32_t layer, const HalfStep& half);
+  absl::Status Select(uint32_t layer, const HalfStep& half);
+  absl::Status Attend(uint32_t layer, const HalfStep& half, bool drafts);
+  absl::Status ProjectOut(uint32_t layer, uint32_t rows);
+  absl::Status FeedForward(uint32_t layer, const HalfStep& half);
+  absl::Status AddEngram(uint32_t layer, const HalfStep& half);
+  absl::Status WriteDecoderSource();
+  absl::Status WriteDraftContext(const HalfStep& half);
+  absl::Status Logits(const HalfStep& half, std::span<const Segment> batch,
+                      std::span<float> logits);
+  absl::Status Markov(std::span<const DraftRequest> requests, std::span<DraftResult> results);
+
+  WindowView WindowsOf(uint32_t layer) const;
+  EntryView EntriesOf(uint32_t layer) const;
+  int RotationOf(uint32_t layer) const { return geometry_.layers[layer].ratio == 0 ? 0 : 1; }
+  uint32_t LinearRows(uint32_t rows) const { return LinearTileRows(rows); }
+
+  ModelGeometry geometry_;
+  const ModelConfig& config_;
+  LiveWindowLayout windows_;
+  Rope rope_;
+  uint32_t rows_max_;
+  StreamShape shape_;
+  DeviceWeights weights_;
+  Workspace work_;
+  uint64_t workspace_bytes_ = 0;
+  Stream stream_;
+  StepUpload step_;
+  int now_ = 0;          // Of stream[2].
+  int pre_ = 0;          // Of pre[2].
+  bool pooled_ = false;  // Candidates of the last source that writes them exclude some.
+  uint32_t taps_taken_ = 0;
+  uint64_t scores_max_ = 0;             // Floats of `scores`.
+  std::vector<uint64_t> engram_first_;  // By engram layer: where its table rows begin.
+  EngineCounters counters_;
+};
+
+}  // namespace reprise::engine::cuda

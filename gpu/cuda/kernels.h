@@ -1,0 +1,254 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+// The steps of a layer as launches. Pointers are to device memory unless they say otherwise;
+// values are bf16 (uint16_t here) where the model stores bf16, else float. What becomes of a row
+// never depends on the other rows. Every function queues on `stream` and returns the launch's
+// error.
+namespace reprise::engine::cuda {
+
+using Bf16Bits = uint16_t;
+
+// ---- What the rows of a call are ---------------------------------------------------------------
+
+// Consecutive rows of one sequence (Segment), laid end to end with those of the others.
+struct DevicePart {
+  std::byte* window = nullptr;
+  uint32_t first_block = 0;  // In StepView::blocks.
+  uint32_t row = 0;          // Its first row.
+  uint32_t rows = 0;
+  uint32_t first = 0;         // Position of that row.
+  uint32_t windows_from = 0;  // First position that the windows of this half hold.
+  uint32_t write_from = 0;    // Rows before it write no global KV.
+};
+struct StepView {
+  uint32_t rows = 0, parts = 0;
+  const DevicePart* part = nullptr;       // [parts]
+  const uint32_t* part_of_row = nullptr;  // [rows]
+  const uint32_t* positions = nullptr;
+  const int32_t* tokens = nullptr;
+  const uint8_t* image = nullptr;
+  std::byte* const* blocks = nullptr;  // Payloads, part after part.
+  const float* cosines[2] = {};        // [rows][pairs]; [1]: of layers with a ratio.
+  const float* sines[2] = {};
+  uint32_t pairs = 0;
+};
+
+// LiveWindowLayout, as the device needs it.
+struct WindowView {
+  uint32_t window = 0, ring_rows = 0, code_bytes = 0, scale_bytes = 0;
+  uint64_t layer_offset = 0;  // Of this layer in a window's memory.
+  uint64_t tail_offset = 0;   // Of its (a, g), for a source of ratio 2.
+  uint32_t tail_rows = 0;
+};
+// Where a source's entries lie in a block payload (SourcePlanes).
+struct EntryView {
+  uint32_t block_shift = 0;  // Entries of a block, as a power of two.
+  uint32_t main_codes = 0, main_scales = 0, index_codes = 0, index_scales = 0;
+  uint32_t main_code_bytes = 0, main_scale_bytes = 0, index_code_bytes = 0, index_scale_bytes = 0;
+};
+
+// cos and sin of position x frequency, for StepView.
+cudaError_t LaunchRotations(const uint32_t* positions, uint32_t rows, const float* frequencies,
+                            uint32_t pairs, float* cosines, float* sines, cudaStream_t stream);
+
+// ---- Streams and hyper-connections (model-facts section 7) -------------------------------------
+
+struct StreamShape {
+  uint32_t hidden = 0;
+  uint32_t chunks = 0;  // The flattened stream is summed in so many pieces.
+  float eps = 0;
+};
+// Chunks for a hidden size: pieces of at most 1,280 values that divide 4 x hidden.
+uint32_t StreamChunks(uint32_t hidden);
+inline constexpr uint32_t kMixes = 24;
+inline constexpr uint32_t kPartials = 32;  // Floats of a chunk: 24 mixes, the sum of squares.
+
+// stream [rows][4][hidden], pre [rows][4]. image_rows [marked rows][hidden], by image_index [rows].
+cudaError_t LaunchEmbed(const StepView& step, const Bf16Bits* table, const Bf16Bits* image_rows,
+                        const uint32_t* image_index, uint32_t hidden, Bf16Bits* stream, float* pre,
+                        cudaStream_t cuda);
+// partials [rows][chunks][kPartials] of fn [24][4 hidden].
+cudaError_t LaunchMix(const StreamShape& shape, uint32_t rows, const Bf16Bits* stream,
+                      const float* fn, float* partials, cudaStream_t cuda);
+struct MixWeights {
+  const float* base = nullptr;   // [24]
+  const float* scale = nullptr;  // [3]
+  uint32_t iterations = 0;
+  float eps = 0;
+};
+// x = norm(collapse(stream, pre)) and x through quantiser A; the mixes become pre_next [rows][4],
+// post [rows][4], comb [rows][4][4]. partials null: the collapse and the norm alone. x_round null:
+// not wanted. y null: likewise the collapse before the norm.
+cudaError_t LaunchCollapse(const StreamShape& shape, uint32_t rows, const Bf16Bits* stream,
+                           const float* pre, const float* partials, const MixWeights& mix,
+                           const float* norm, Bf16Bits* y, Bf16Bits* x, Bf16Bits* x_round,
+                           float* pre_next, float* post, float* comb, cudaStream_t cuda);
+// stream = post h + comb stream.
+cudaError_t LaunchUpdate(const StreamShape& shape, uint32_t rows, const Bf16Bits* h,
+                         const float* post, const float* comb, Bf16Bits* stream, cudaStream_t cuda);
+// Mean over the copies, into out [rows][targets][hidden] at `tap`.
+cudaError_t LaunchTap(const StreamShape& shape, uint32_t rows, const Bf16Bits* stream, uint32_t tap,
+                      uint32_t targets, Bf16Bits* out, cudaStream_t cuda);
+// to[i] = from[index[i]], rows of `bytes` (a multiple of 16).
+cudaError_t LaunchGatherRows(const void* from, const uint32_t* index, uint32_t rows, uint32_t bytes,
+                             void* to, cudaStream_t cuda);
+
+// ---- Around the products -----------------------------------------------------------------------
+
+// y = x through quantiser A, in groups of 32; count a multiple of 32. y may be x.
+cudaError_t LaunchRoundA(const Bf16Bits* x, uint64_t count, Bf16Bits* y, cudaStream_t stream);
+// y = norm(x) w, then through quantiser A when `round`.
+cudaError_t LaunchNorm(const Bf16Bits* x, uint64_t x_stride, const float* weight, uint32_t count,
+                       uint32_t rows, float eps, bool round, Bf16Bits* y, uint64_t y_stride,
+                       cudaStream_t stream);
+// kv [rows][dim] (x_stride between them) -> norm, rotation, quantiser A: codes and scales.
+cudaError_t LaunchFinishKv(const StepView& step, int rotation, const Bf16Bits* kv,
+                           uint64_t kv_stride, const float* norm, uint32_t dim, float eps,
+                           uint8_t* codes, uint8_t* scales, cudaStream_t stream);
+// Turns the last 2 pairs values of every head of q [rows][heads][dim].
+cudaError_t LaunchRotateHeads(const StepView& step, int rotation, Bf16Bits* q, uint32_t heads,
+                              uint32_t dim, cudaStream_t stream);
+// Rows' window rows into their rings; of a part longer than the ring, the last ones.
+cudaError_t LaunchWriteWindows(const StepView& step, const WindowView& windows,
+                               const uint8_t* codes, const uint8_t* scales, cudaStream_t stream);
+
+// ---- Attention (model-facts sections 3.5 to 3.7) -----------------------------------------------
+
+struct AttentionCall {
+  StepView step;
+  int rotation = 0;
+  WindowView windows;
+  EntryView entries;
+  const Bf16Bits* query = nullptr;     // [rows][heads][dim], rotated.
+  const uint8_t* kv_codes = nullptr;   // [rows][dim]: the rows' own window rows.
+  const uint8_t* kv_scales = nullptr;  // [rows][dim / 32]
+  const int32_t* selected = nullptr;   // [rows][topk], ascending, -1 after the last; null: none.
+  uint32_t topk = 0;
+  const float* sinks = nullptr;  // [heads]
+  uint32_t heads = 0, dim = 0;
+  float scale = 0;
+  Bf16Bits* out = nullptr;  // [rows][heads][dim], turned back.
+  // All rows of a part see the window before its first position and one another (DSpark drafts).
+  bool drafts = false;
+};
+cudaError_t LaunchAttention(const AttentionCall& call, cudaStream_t stream);
+
+// ---- Global KV (model-facts sections 4 and 5.1) ------------------------------------------------
+
+// A group of tokens that ends in a row of this call.
+struct DeviceGroup {
+  uint32_t part = 0, entry = 0;
+  uint32_t row = 0;        // Of its last token.
+  uint32_t from_tail = 0;  // Ratio 2: its first token was an earlier call's.
+};
+// Latents [groups][dim], normed, bf16. Ratio 2: a, g [rows][dim] float; ratio 1: a bf16.
+cudaError_t LaunchLatents(const StepView& step, const WindowView& windows,
+                          const DeviceGroup* groups, uint32_t count, uint32_t ratio, const void* a,
+                          const float* g, const float* norm, uint32_t dim, float eps,
+                          Bf16Bits* latents, cudaStream_t stream);
+// Keys [groups][index_dim] are normed, rotated and stored, latents rotated and stored.
+cudaError_t LaunchWriteEntries(const StepView& step, const EntryView& entries,
+                               const DeviceGroup* groups, uint32_t count, uint32_t ratio,
+                               const float* frequencies, const Bf16Bits* latents, uint32_t dim,
+                               const Bf16Bits* keys, const float* key_norm, uint32_t index_dim,
+                               float eps, cudaStream_t stream);
+// (a, g) of the parts' last even positions into their tails.
+cudaError_t LaunchStoreTails(const StepView& step, const WindowView& windows, const float* a,
+                             const float* g, uint32_t dim, cudaStream_t stream);
+
+// ---- Selection (model-facts sections 5.2 to 5.5) -----------------------------------------------
+
+// q [rows][heads][dim] -> rotated, through quantiser C, as bf16 values in place.
+cudaError_t LaunchIndexQueries(const StepView& step, Bf16Bits* q, uint32_t heads, uint32_t dim,
+                               cudaStream_t stream);
+struct ScoreCall {
+  StepView step;
+  EntryView entries;
+  uint32_t ratio = 0;
+  uint32_t row = 0, rows = 0;         // Rows of the step that are scored.
+  const Bf16Bits* queries = nullptr;  // [step rows][heads][dim]
+  const Bf16Bits* weights = nullptr;  // [step rows][heads]
+  float factor = 0;                   // Of the weights.
+  uint32_t heads = 0, dim = 0;
+  float* scores = nullptr;  // [rows][stride]
+  uint64_t stride = 0;
+  const uint32_t* candidates = nullptr;  // [rows][stride] entries; null: all that are visible.
+  const uint32_t* candidate_counts = nullptr;  // [rows]
+};
+cudaError_t LaunchScores(const ScoreCall& call, uint32_t entries_max, cudaStream_t stream);
+struct SelectCall {
+  StepView step;
+  uint32_t ratio = 0;
+  uint32_t row = 0, rows = 0;
+  const float* scores = nullptr;
+  uint64_t stride = 0;
+  const uint32_t* candidates = nullptr;
+  const uint32_t* candidate_counts = nullptr;
+  uint32_t topk = 0;
+  int32_t* selected = nullptr;  // [step rows][topk]
+};
+// The best of each row, ascending; of equal scores the lower entries. scores null: all are visible
+// and no more than topk.
+cudaError_t LaunchSelect(const SelectCall& call, cudaStream_t stream);
+struct PoolCall {
+  StepView step;
+  uint32_t row = 0, rows = 0;
+  float* scores = nullptr;
+  uint64_t stride = 0;
+  float* tops = nullptr;  // [rows][stride / block + 1]: room.
+  uint64_t tops_stride = 0;
+  uint32_t block = 0, blocks_max = 0;
+  uint32_t* candidates = nullptr;        // [step rows][blocks_max x block], ascending
+  uint32_t* candidate_counts = nullptr;  // [step rows]
+};
+cudaError_t LaunchPool(const PoolCall& call, cudaStream_t stream);
+
+// ---- Experts (model-facts section 8) -----------------------------------------------------------
+
+struct RouteCall {
+  uint32_t rows = 0, experts = 0, chosen = 0;
+  const float* logits = nullptr;  // [rows][experts]
+  const float* bias = nullptr;
+  const float* image_bias = nullptr;
+  const uint8_t* image = nullptr;
+  float scaling = 0;
+  uint32_t* expert_of = nullptr;  // [rows][chosen], ascending
+  float* weight_of = nullptr;     // [rows][chosen]
+};
+cudaError_t LaunchRoute(const RouteCall& call, cudaStream_t stream);
+struct ExpertTile;
+struct PlanCall {
+  uint32_t rows = 0, experts = 0, chosen = 0;
+  const uint32_t* expert_of = nullptr;
+  const float* weight_of = nullptr;
+  uint32_t* slot_of = nullptr;    // [rows][chosen]
+  uint32_t* row_of = nullptr;     // [rows x chosen] by slot
+  float* slot_weights = nullptr;  // by slot
+  uint32_t tile_rows = 0;
+  ExpertTile* tiles = nullptr;
+  uint32_t* tile_count = nullptr;
+};
+cudaError_t LaunchPlan(const PlanCall& call, cudaStream_t stream);
+// h = sum over the row's slots in order, then the shared expert's.
+cudaError_t LaunchCombine(uint32_t rows, uint32_t chosen, uint32_t hidden, const uint32_t* slot_of,
+                          const Bf16Bits* outputs, const Bf16Bits* shared, Bf16Bits* h,
+                          cudaStream_t stream);
+
+// ---- Engram (model-facts section 9) ------------------------------------------------------------
+
+// table_rows [rows][per_token] of codes [..][dim] and scales [..][dim / 32] -> e [rows][per_token x
+// dim], through quantiser A.
+cudaError_t LaunchEngramLookup(const uint64_t* table_rows, uint32_t rows, uint32_t per_token,
+                               const uint8_t* codes, const uint8_t* scales, uint32_t dim,
+                               Bf16Bits* e, cudaStream_t stream);
+// kv [rows][5][hidden]: a key for each copy, then the value. qk [4][hidden].
+cudaError_t LaunchEngramGate(const StreamShape& shape, uint32_t rows, const uint8_t* image,
+                             const Bf16Bits* kv, const float* qk, Bf16Bits* stream,
+                             cudaStream_t cuda);
+
+}  // namespace reprise::engine::cuda

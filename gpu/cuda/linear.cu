@@ -1,0 +1,417 @@
+#include "gpu/cuda/formats.cuh"
+#include "gpu/cuda/linear.h"
+#include "gpu/cuda/wgmma.cuh"
+
+namespace reprise::engine::cuda {
+namespace {
+
+constexpr uint32_t kGroupThreads = 128;  // A warpgroup.
+constexpr uint32_t kQuarters = 4;        // Of the inputs, summed apart.
+
+// ---- Weights from codes ------------------------------------------------------------------------
+
+// A thread's part of a tile as it is loaded: codes, and the scales of its two rows.
+template <WeightFormat kFormat>
+struct RawWeights {
+  static constexpr uint32_t kBytes = TileBytes(kFormat);
+  static constexpr int kPieces = kBytes / (kGroupThreads * 16);
+  uint4 codes[kPieces];
+  uint32_t scales;
+
+  __device__ void Load(const LinearCall& call, uint64_t tile, uint32_t thread) {
+    const uint4* from =
+        static_cast<const uint4*>(call.matrix.codes) + tile * (kBytes / 16) + thread;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) codes[i] = __ldg(from + i * kGroupThreads);
+    if constexpr (kFormat != WeightFormat::kBf16) {
+      constexpr uint32_t kScaleWords = kFormat == WeightFormat::kFp8 ? 4 : 32;
+      const uint32_t word =
+          kFormat == WeightFormat::kFp8 ? thread / 32 : thread / 32 * 8 + thread % 32 / 4;
+      scales =
+          __ldg(static_cast<const uint32_t*>(call.matrix.scales) + tile * kScaleWords + word);
+    }
+  }
+};
+
+// Both halves: 2^(scale - 127) x 2^bias, as bf16.
+__device__ inline __nv_bfloat162 FactorOf(uint32_t scale, uint32_t bias) {
+  const uint32_t half = (scale + bias) << 7;
+  const uint32_t both = half | half << 16;
+  return *reinterpret_cast<const __nv_bfloat162*>(&both);
+}
+__device__ inline uint32_t Scaled(uint32_t pair, __nv_bfloat162 factor) {
+  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pair), factor);
+  return *reinterpret_cast<const uint32_t*>(&product);
+}
+// Codes as bf16 with the smallest exponents: E4M3 times 2^-120, E2M1 times 2^-126.
+__device__ inline uint32_t SpreadE4m3(uint32_t bytes) {  // Bytes 1 and 3 hold codes.
+  return (bytes & 0x80008000) | (bytes >> 4 & 0x07f007f0);
+}
+__device__ inline uint32_t SpreadE2m1(uint32_t nibbles) {  // The top nibble of each half.
+  return (nibbles & 0x80008000) | (nibbles >> 6 & 0x01c001c0);
+}
+
+// Operand A of the four steps of a tile.
+template <WeightFormat kFormat>
+__device__ inline void Expand(const RawWeights<kFormat>& raw, uint32_t (&a)[4][4]) {
+  if constexpr (kFormat == WeightFormat::kBf16) {
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      a[step][0] = raw.codes[step].x;
+      a[step][1] = raw.codes[step].y;
+      a[step][2] = raw.codes[step].z;
+      a[step][3] = raw.codes[step].w;
+    }
+  } else {
+    constexpr uint32_t kBias = kFormat == WeightFormat::kFp8 ? 120 : 126;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const __nv_bfloat162 upper = FactorOf(raw.scales >> (8 * half) & 255, kBias);
+      const __nv_bfloat162 lower = FactorOf(raw.scales >> (16 + 8 * half) & 255, kBias);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int step = 2 * half + i;
+        if constexpr (kFormat == WeightFormat::kFp8) {
+          const uint4 codes = raw.codes[half];
+          const uint32_t low = i == 0 ? codes.x : codes.z, high = i == 0 ? codes.y : codes.w;
+          a[step][0] = Scaled(SpreadE4m3(__byte_perm(low, 0, 0x1404)), upper);
+          a[step][1] = Scaled(SpreadE4m3(__byte_perm(low, 0, 0x3424)), lower);
+          a[step][2] = Scaled(SpreadE4m3(__byte_perm(high, 0, 0x1404)), upper);
+          a[step][3] = Scaled(SpreadE4m3(__byte_perm(high, 0, 0x3424)), lower);
+        } else {
+          const uint4 codes = raw.codes[0];
+          const uint32_t word = step == 0   ? codes.x
+                                : step == 1 ? codes.y
+                                : step == 2 ? codes.z
+                                            : codes.w;
+          a[step][0] = Scaled(SpreadE2m1(word), upper);
+          a[step][1] = Scaled(SpreadE2m1(word << 4), lower);
+          a[step][2] = Scaled(SpreadE2m1(word << 8), upper);
+          a[step][3] = Scaled(SpreadE2m1(word << 12), lower);
+        }
+      }
+    }
+  }
+}
+
+// ---- What a block works on ---------------------------------------------------------------------
+
+struct Work {
+  uint64_t first_tile;  // Of the weights, for this block's first 64 outputs.
+  uint32_t output;      // First output.
+  uint32_t row, rows;   // Of y.
+  uint32_t column;      // First input's column in x.
+};
+
+__device__ inline bool FindWork(const LinearCall& call, uint32_t output_tile, uint32_t tile_rows,
+                                Work* work) {
+  uint64_t tile = output_tile;
+  if (call.tiles != nullptr) {
+    if (blockIdx.y >= *call.tile_count) return false;
+    const ExpertTile expert = call.tiles[blockIdx.y];
+    tile += uint64_t{expert.expert} * call.matrix.output_tiles;
+    work->row = expert.first;
+    work->rows = expert.rows;
+  } else {
+    work->row = blockIdx.y * tile_rows;
+    work->rows = min(tile_rows, call.rows - work->row);
+  }
+  work->first_tile = tile * call.matrix.input_tiles;
+  work->output = output_tile * kTileOutputs;
+  work->column =
+      call.block_outputs == 0 ? 0 : work->output / call.block_outputs * call.block_inputs;
+  return true;
+}
+
+// Rows of x as operand B: `pieces` of 16 bytes that thread `index` of `threads` copies.
+template <int kRows, uint32_t kThreads>
+__device__ inline void CopyRows(const LinearCall& call, const Work& work, uint32_t input_tile,
+                                uint32_t to, uint32_t index) {
+#pragma unroll
+  for (uint32_t i = index; i < kRows * 8; i += kThreads) {
+    const uint32_t row = i / 8, piece = i % 8;
+    const bool real = row < work.rows;
+    const uint32_t at = work.row + (real ? row : 0);
+    const uint64_t from = call.gather == nullptr ? at : call.gather[at];
+    const Bf16* x = static_cast<const Bf16*>(call.x) + from * call.x_stride + work.column +
+                    input_tile * kTileInputs + piece * 8;
+    CopyAsync16(to + SwizzledOffset(row, piece), x, real);
+  }
+}
+
+template <int kRows>
+__device__ inline void MultiplyTile(float (&sums)[kRows / 2], const uint32_t (&a)[4][4], uint32_t b,
+                                    bool add) {
+  WgmmaFence();
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    Wgmma<kRows>::Run(sums, a[step], SwizzledRows(b + step * 32), add || step > 0 ? 1 : 0);
+  }
+  WgmmaCommit();
+}
+
+// The compiler must not move what reads or writes these across.
+template <int kCount>
+__device__ inline void Hold(float (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
+
+template <int kRows>
+__device__ inline void Store(const LinearCall& call, const Work& work, uint32_t output_in_block,
+                             const float (&sums)[kRows / 2], uint32_t thread) {
+  const uint32_t warp = thread / 32, lane = thread % 32;
+  const uint32_t upper = output_in_block + warp * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < kRows / 2; i += 4) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t in_tile = i * 2 + lane % 4 * 2 + j;
+      if (in_tile >= work.rows) continue;
+      const uint64_t row = work.row + in_tile;
+      if (call.output == LinearOutput::kSwiglu) {
+        const float gate = fminf(RoundBf16(sums[i + j]), call.limit);
+        const float up = fminf(fmaxf(RoundBf16(sums[i + 2 + j]), -call.limit), call.limit);
+        const float silu = gate / (1.0f + expf(-gate));
+        const float weight = call.row_weights == nullptr ? 1.0f : call.row_weights[row];
+        const uint32_t inner = output_in_block / 2 + warp * 8 + lane / 4;
+        static_cast<Bf16*>(call.y)[row * call.y_stride + inner] = ToBf16(silu * up * weight);
+        continue;
+      }
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const uint32_t output = upper + 8 * k;
+        if (output >= call.matrix.outputs) continue;
+        const uint64_t at = row * call.y_stride + output;
+        if (call.output == LinearOutput::kFloat) {
+          static_cast<float*>(call.y)[at] = sums[i + 2 * k + j];
+        } else {
+          static_cast<Bf16*>(call.y)[at] = ToBf16(sums[i + 2 * k + j]);
+        }
+      }
+    }
+  }
+}
+
+// ---- Few rows: four warpgroups take a quarter of the inputs each -------------------------------
+
+template <WeightFormat kFormat, int kRows>
+__global__ __launch_bounds__(kQuarters* kGroupThreads) void FewRows(LinearCall call) {
+  constexpr int kStages = 4;
+  constexpr int kAhead = kFormat == WeightFormat::kBf16 ? 2 : 4;  // Tiles of weights under way.
+  constexpr uint32_t kStageBytes = kRows * 128;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  Work work;
+  if (!FindWork(call, blockIdx.x, kRows, &work)) return;
+  const uint32_t quarter = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
+  const uint32_t tiles = call.matrix.input_tiles;
+  const uint32_t begin = tiles * quarter / kQuarters, end = tiles * (quarter + 1) / kQuarters;
+  const uint32_t stages = SharedAddress(shared) + quarter * kStages * kStageBytes;
+
+  RawWeights<kFormat> raw[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (begin + i < end) raw[i].Load(call, work.first_tile + begin + i, thread);
+  }
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) {
+    if (begin + i < end) {
+      CopyRows<kRows, kGroupThreads>(call, work, begin + i, stages + i * kStageBytes, thread);
+    }
+    CopyCommit();
+  }
+  float sums[kRows / 2];
+#pragma unroll
+  for (float& sum : sums) sum = 0;
+  for (uint32_t round = begin; round < end; round += kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const uint32_t tile = round + i;
+      if (tile >= end) break;
+      CopyWait<kStages - 2>();
+      FenceForMatrixUnits();
+      GroupBarrier(quarter + 1, kGroupThreads);
+      const uint32_t next = tile + kStages - 1;
+      if (next < end) {
+        CopyRows<kRows, kGroupThreads>(call, work, next,
+                                       stages + (next - begin) % kStages * kStageBytes, thread);
+      }
+      CopyCommit();
+      uint32_t a[4][4];
+      Expand(raw[i], a);
+      if (tile + kAhead < end) raw[i].Load(call, work.first_tile + tile + kAhead, thread);
+      MultiplyTile<kRows>(sums, a, stages + (tile - begin) % kStages * kStageBytes, tile > begin);
+      WgmmaWait<0>();
+    }
+  }
+  Hold(sums);
+  CopyWait<0>();
+  __syncthreads();
+  float* others = reinterpret_cast<float*>(shared);
+  if (quarter > 0) {
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) {
+      others[((quarter - 1) * (kRows / 2) + i) * kGroupThreads + thread] = sums[i];
+    }
+  }
+  __syncthreads();
+  if (quarter > 0) return;
+#pragma unroll
+  for (int q = 0; q < 3; ++q) {
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) {
+      sums[i] += others[(q * (kRows / 2) + i) * kGroupThreads + thread];
+    }
+  }
+  Store<kRows>(call, work, work.output, sums, thread);
+}
+
+template <int kRows>
+constexpr uint32_t FewRowsShared() {
+  constexpr uint32_t kCopies = kQuarters * 4 * kRows * 128;
+  constexpr uint32_t kSums = 3 * (kRows / 2) * kGroupThreads * 4;
+  return kCopies > kSums ? kCopies : kSums;
+}
+
+// ---- Many rows: two warpgroups, 64 outputs each, over the same 128 rows ------------------------
+
+constexpr int kManyRows = 128;
+constexpr int kManyGroups = 2;
+constexpr int kManyStages = 4;
+constexpr uint32_t kManyShared = kManyStages * kManyRows * 128;
+
+template <WeightFormat kFormat>
+__global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(LinearCall call) {
+  constexpr uint32_t kStageBytes = kManyRows * 128;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
+  Work work;
+  if (!FindWork(call, blockIdx.x * kManyGroups, kManyRows, &work)) return;
+  const uint32_t tiles = call.matrix.input_tiles;
+  // The last block may have one group too many: it computes the one before, and stores nothing.
+  const bool real = blockIdx.x * kManyGroups + group < call.matrix.output_tiles;
+  const uint64_t weights = work.first_tile + (real ? uint64_t{group} * tiles : 0);
+  const uint32_t stages = SharedAddress(shared);
+
+  RawWeights<kFormat> raw;
+  raw.Load(call, weights, thread);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (i < tiles) {
+      CopyRows<kManyRows, kManyGroups * kGroupThreads>(call, work, i, stages + i * kStageBytes,
+                                                       threadIdx.x);
+    }
+    CopyCommit();
+  }
+  uint32_t a[2][4][4];
+  Expand(raw, a[0]);
+  if (tiles > 1) raw.Load(call, weights + 1, thread);
+  float sums[kManyRows / 2], total[kManyRows / 2];
+#pragma unroll
+  for (int i = 0; i < kManyRows / 2; ++i) sums[i] = total[i] = 0;
+  uint32_t quarter_begin = 0;
+  for (uint32_t quarter = 0; quarter < kQuarters; ++quarter) {
+    const uint32_t quarter_end = tiles * (quarter + 1) / kQuarters;
+    for (uint32_t round = quarter_begin; round < quarter_end; ++round) {
+      const uint32_t tile = round;
+      CopyWait<1>();
+      FenceForMatrixUnits();
+      __syncthreads();
+      if (tile + 2 < tiles) {
+        CopyRows<kManyRows, kManyGroups * kGroupThreads>(
+            call, work, tile + 2, stages + (tile + 2) % kManyStages * kStageBytes, threadIdx.x);
+      }
+      CopyCommit();
+      const uint32_t b = stages + tile % kManyStages * kStageBytes;
+      const bool add = tile > quarter_begin;
+      // Registers are named at compile time: by turns.
+      if (tile % 2 == 0) {
+        MultiplyTile<kManyRows>(sums, a[0], b, add);
+        WgmmaWait<1>();
+        if (tile + 1 < tiles) Expand(raw, a[1]);
+      } else {
+        MultiplyTile<kManyRows>(sums, a[1], b, add);
+        WgmmaWait<1>();
+        if (tile + 1 < tiles) Expand(raw, a[0]);
+      }
+      if (tile + 2 < tiles) raw.Load(call, weights + tile + 2, thread);
+    }
+    WgmmaWait<0>();
+    Hold(sums);
+    if (quarter_end > quarter_begin) {
+#pragma unroll
+      for (int i = 0; i < kManyRows / 2; ++i) {
+        total[i] = quarter == 0 ? sums[i] : total[i] + sums[i];
+      }
+    }
+    quarter_begin = quarter_end;
+  }
+  if (real) Store<kManyRows>(call, work, work.output + group * kTileOutputs, total, thread);
+}
+
+// ---- Launches ----------------------------------------------------------------------------------
+
+template <WeightFormat kFormat, int kRows>
+cudaError_t LaunchFew(const LinearCall& call, dim3 grid, cudaStream_t stream) {
+  static const cudaError_t ready = cudaFuncSetAttribute(
+      FewRows<kFormat, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, FewRowsShared<kRows>());
+  if (ready != cudaSuccess) return ready;
+  FewRows<kFormat, kRows>
+      <<<grid, kQuarters * kGroupThreads, FewRowsShared<kRows>(), stream>>>(call);
+  return cudaGetLastError();
+}
+
+template <WeightFormat kFormat>
+cudaError_t LaunchMany(const LinearCall& call, dim3 grid, cudaStream_t stream) {
+  static const cudaError_t ready = cudaFuncSetAttribute(
+      ManyRows<kFormat>, cudaFuncAttributeMaxDynamicSharedMemorySize, kManyShared);
+  if (ready != cudaSuccess) return ready;
+  grid.x = (grid.x + kManyGroups - 1) / kManyGroups;
+  ManyRows<kFormat><<<grid, kManyGroups * kGroupThreads, kManyShared, stream>>>(call);
+  return cudaGetLastError();
+}
+
+template <WeightFormat kFormat>
+cudaError_t Launch(const LinearCall& call, uint32_t tile_rows, cudaStream_t stream) {
+  const uint32_t row_tiles =
+      call.tiles != nullptr ? call.tiles_max : (call.rows + tile_rows - 1) / tile_rows;
+  const dim3 grid(call.matrix.output_tiles, row_tiles);
+  switch (tile_rows) {
+    case 8:
+      return LaunchFew<kFormat, 8>(call, grid, stream);
+    case 16:
+      return LaunchFew<kFormat, 16>(call, grid, stream);
+    case 32:
+      return LaunchFew<kFormat, 32>(call, grid, stream);
+    case 64:
+      return LaunchFew<kFormat, 64>(call, grid, stream);
+    case 128:
+      return LaunchMany<kFormat>(call, grid, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace
+
+uint32_t LinearTileRows(uint32_t rows) {
+  for (const uint32_t tile : {8u, 16u, 32u, 64u}) {
+    if (rows <= tile) return tile;
+  }
+  return kManyRows;
+}
+
+cudaError_t LaunchLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_t stream) {
+  if (call.rows == 0) return cudaSuccess;
+  switch (call.matrix.format) {
+    case WeightFormat::kBf16:
+      return Launch<WeightFormat::kBf16>(call, tile_rows, stream);
+    case WeightFormat::kFp8:
+      return Launch<WeightFormat::kFp8>(call, tile_rows, stream);
+    case WeightFormat::kFp4:
+      return Launch<WeightFormat::kFp4>(call, tile_rows, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace reprise::engine::cuda

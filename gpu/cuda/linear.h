@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "gpu/cuda/linear_layout.h"
+
+// Products with weights: y[row][output] = sum over inputs of x[row][input] w[output][input].
+//
+// Batch-invariant: the inputs of an output are summed in four quarters, each in order by the matrix
+// units in float, and the quarters in order; that does not depend on the number of rows nor on the
+// kernel that is chosen by it.
+namespace reprise::engine::cuda {
+
+// A packed matrix in device memory (linear_layout.h); owned elsewhere.
+struct DeviceLinear {
+  WeightFormat format = WeightFormat::kBf16;
+  uint32_t outputs = 0, inputs = 0;
+  uint32_t output_tiles = 0, input_tiles = 0;
+  const void* codes = nullptr;
+  const void* scales = nullptr;
+};
+
+// Rows [first, first + rows) of slots that go to one expert.
+struct ExpertTile {
+  uint32_t expert = 0, first = 0, rows = 0;
+};
+
+enum class LinearOutput : uint8_t {
+  kBf16,
+  kFloat,
+  // w1 and w3 lie interleaved, eight rows of each by turns; y [rows][outputs / 2] bf16 is
+  // bf16(silu(min(a, limit)) x clamp(c, limit) x weight of the row), a and c rounded first.
+  kSwiglu,
+};
+
+struct LinearCall {
+  DeviceLinear matrix;
+  LinearOutput output = LinearOutput::kBf16;
+  const void* x = nullptr;  // bf16, rows aligned to 16 bytes. Readable up to whole tiles of inputs.
+  uint64_t x_stride = 0;    // Values from row to row.
+  void* y = nullptr;
+  uint64_t y_stride = 0;
+  uint32_t rows = 0;
+  const uint32_t* gather = nullptr;  // Row of x for each row of y; null: the same.
+  // Block-diagonal: outputs [g n, (g + 1) n) read inputs from column g k on; n is a multiple of
+  // 128. 0: one block.
+  uint32_t block_outputs = 0;
+  uint32_t block_inputs = 0;
+
+  // Swiglu.
+  float limit = 0;
+  const float* row_weights = nullptr;  // Null: all 1.
+
+  // Experts: `matrix` is the first of so many of equal shape, end to end. Tiles of rows lie in
+  // device memory, `*tile_count` of them; tiles_max bounds that, rows_of_tile_max their rows.
+  const ExpertTile* tiles = nullptr;
+  const uint32_t* tile_count = nullptr;
+  uint32_t tiles_max = 0;
+};
+
+// Rows of a tile that the kernels take at once, for so many rows at most: 8, 16, 32, 64 or 128.
+uint32_t LinearTileRows(uint32_t rows);
+// `tile_rows`: of LinearTileRows; with experts the tiles were cut so.
+cudaError_t LaunchLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_t stream);
+inline cudaError_t LaunchLinear(const LinearCall& call, cudaStream_t stream) {
+  return LaunchLinear(call, LinearTileRows(call.rows), stream);
+}
+
+}  // namespace reprise::engine::cuda

@@ -1,0 +1,150 @@
+#include "gpu/cuda/formats.cuh"
+#include "gpu/cuda/kernels.h"
+
+// What stands around the products of attention: norms, rotations, quantiser A, window rows.
+namespace reprise::engine::cuda {
+namespace {
+
+constexpr uint32_t kThreads = 256;
+
+__device__ inline const Bf16* AsBf16(const Bf16Bits* bits) {
+  return reinterpret_cast<const Bf16*>(bits);
+}
+__device__ inline Bf16* AsBf16(Bf16Bits* bits) { return reinterpret_cast<Bf16*>(bits); }
+
+__global__ void RoundRows(const Bf16Bits* x, uint64_t count, Bf16Bits* y) {
+  const uint64_t i = uint64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;  // Whole warps: count is a multiple of 32.
+  const float value = ToFloat(AsBf16(x)[i]);
+  AsBf16(y)[i] = ToBf16(RoundA(value, ScaleA(WarpMax(fabsf(value)))));
+}
+
+// 1 / rms of `count` values that `value(i)` gives.
+template <typename Value>
+__device__ inline float InverseRms(uint32_t count, float eps, float* room, Value&& value) {
+  float squares = 0;
+  for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
+    squares = fmaf(value(i), value(i), squares);
+  }
+  return 1.0f / sqrtf(BlockSum(squares, room) / static_cast<float>(count) + eps);
+}
+
+__global__ void Norm(const Bf16Bits* x, uint64_t x_stride, const float* weight, uint32_t count,
+                     float eps, bool round, Bf16Bits* y, uint64_t y_stride) {
+  __shared__ float room[33];
+  const Bf16* from = AsBf16(x) + blockIdx.x * x_stride;
+  const float scale = InverseRms(count, eps, room, [&](uint32_t i) { return ToFloat(from[i]); });
+  Bf16* to = AsBf16(y) + blockIdx.x * y_stride;
+  for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
+    float value = RoundBf16(ToFloat(from[i]) * scale * weight[i]);
+    if (round) value = RoundA(value, ScaleA(WarpMax(fabsf(value))));
+    to[i] = ToBf16(value);
+  }
+}
+
+// Value i of a row whose last 2 pairs values are turned; `value` gives them before.
+template <typename Value>
+__device__ inline float Turned(uint32_t i, uint32_t dim, uint32_t pairs, const float* cosines,
+                               const float* sines, Value&& value) {
+  const uint32_t begin = dim - 2 * pairs;
+  if (i < begin) return value(i);
+  const uint32_t pair = (i - begin) / 2, even = i - (i - begin) % 2;
+  const float a = value(even), b = value(even + 1);
+  const float c = cosines[pair], s = sines[pair];
+  return RoundBf16(i == even ? a * c - b * s : a * s + b * c);
+}
+
+__global__ void FinishKv(StepView step, int rotation, const Bf16Bits* kv, uint64_t kv_stride,
+                         const float* norm, uint32_t dim, float eps, uint8_t* codes,
+                         uint8_t* scales) {
+  __shared__ float room[33];
+  extern __shared__ float normed[];
+  const uint64_t row = blockIdx.x;
+  const Bf16* from = AsBf16(kv) + row * kv_stride;
+  const float scale = InverseRms(dim, eps, room, [&](uint32_t i) { return ToFloat(from[i]); });
+  for (uint32_t i = threadIdx.x; i < dim; i += blockDim.x) {
+    normed[i] = RoundBf16(ToFloat(from[i]) * scale * norm[i]);
+  }
+  __syncthreads();
+  const float* cosines = step.cosines[rotation] + row * step.pairs;
+  const float* sines = step.sines[rotation] + row * step.pairs;
+  for (uint32_t i = threadIdx.x; i < dim; i += blockDim.x) {
+    const float value =
+        Turned(i, dim, step.pairs, cosines, sines, [&](uint32_t k) { return normed[k]; });
+    const uint32_t code = ScaleA(WarpMax(fabsf(value)));
+    codes[row * dim + i] = CodeA(value, code);
+    if (i % 32 == 0) scales[row * (dim / 32) + i / 32] = static_cast<uint8_t>(code);
+  }
+}
+
+__global__ void RotateHeads(StepView step, int rotation, Bf16Bits* q, uint32_t heads,
+                            uint32_t dim) {
+  const uint64_t row = blockIdx.x;
+  const uint32_t pairs = step.pairs;
+  for (uint32_t i = threadIdx.x; i < heads * pairs; i += blockDim.x) {
+    const uint32_t head = i / pairs, pair = i % pairs;
+    Bf16* x = AsBf16(q) + (row * heads + head) * dim + dim - 2 * pairs + 2 * pair;
+    const float a = ToFloat(x[0]), b = ToFloat(x[1]);
+    const float c = step.cosines[rotation][row * pairs + pair];
+    const float s = step.sines[rotation][row * pairs + pair];
+    x[0] = ToBf16(a * c - b * s);
+    x[1] = ToBf16(a * s + b * c);
+  }
+}
+
+__global__ void WriteWindows(StepView step, WindowView windows, const uint8_t* codes,
+                             const uint8_t* scales) {
+  const uint64_t row = blockIdx.x;
+  const DevicePart& part = step.part[step.part_of_row[row]];
+  if (row + windows.ring_rows < part.row + part.rows) return;
+  const uint32_t slot = step.positions[row] % windows.ring_rows;
+  uint8_t* layer = reinterpret_cast<uint8_t*>(part.window + windows.layer_offset);
+  uint8_t* to = layer + uint64_t{slot} * windows.code_bytes;
+  for (uint32_t i = threadIdx.x; i < windows.code_bytes; i += blockDim.x) {
+    to[i] = codes[row * windows.code_bytes + i];
+  }
+  to = layer + uint64_t{windows.ring_rows} * windows.code_bytes +
+       uint64_t{slot} * windows.scale_bytes;
+  for (uint32_t i = threadIdx.x; i < windows.scale_bytes; i += blockDim.x) {
+    to[i] = scales[row * windows.scale_bytes + i];
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchRoundA(const Bf16Bits* x, uint64_t count, Bf16Bits* y, cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  RoundRows<<<static_cast<uint32_t>((count + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+      x, count, y);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchNorm(const Bf16Bits* x, uint64_t x_stride, const float* weight, uint32_t count,
+                       uint32_t rows, float eps, bool round, Bf16Bits* y, uint64_t y_stride,
+                       cudaStream_t stream) {
+  if (rows == 0) return cudaSuccess;
+  Norm<<<rows, kThreads, 0, stream>>>(x, x_stride, weight, count, eps, round, y, y_stride);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchFinishKv(const StepView& step, int rotation, const Bf16Bits* kv,
+                           uint64_t kv_stride, const float* norm, uint32_t dim, float eps,
+                           uint8_t* codes, uint8_t* scales, cudaStream_t stream) {
+  FinishKv<<<step.rows, 128, dim * sizeof(float), stream>>>(step, rotation, kv, kv_stride, norm,
+                                                            dim, eps, codes, scales);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchRotateHeads(const StepView& step, int rotation, Bf16Bits* q, uint32_t heads,
+                              uint32_t dim, cudaStream_t stream) {
+  RotateHeads<<<step.rows, kThreads, 0, stream>>>(step, rotation, q, heads, dim);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchWriteWindows(const StepView& step, const WindowView& windows,
+                               const uint8_t* codes, const uint8_t* scales, cudaStream_t stream) {
+  WriteWindows<<<step.rows, 128, 0, stream>>>(step, windows, codes, scales);
+  return cudaGetLastError();
+}
+
+}  // namespace reprise::engine::cuda

@@ -1,0 +1,252 @@
+#include "gpu/cuda/formats.cuh"
+#include "gpu/cuda/kernels.h"
+#include "gpu/cuda/places.cuh"
+#include "gpu/cuda/wgmma.cuh"
+
+// The indexer: scores of global entries over their FP4 keys, the best of them, and the candidate
+// pool (model-facts sections 5.2 to 5.5). Ties go to the lower entry.
+namespace reprise::engine::cuda {
+namespace {
+
+__device__ inline Bf16* AsBf16(Bf16Bits* bits) { return reinterpret_cast<Bf16*>(bits); }
+__device__ inline const Bf16* AsBf16(const Bf16Bits* bits) {
+  return reinterpret_cast<const Bf16*>(bits);
+}
+
+__device__ inline uint32_t Visible(const StepView& step, uint32_t row, uint32_t ratio) {
+  return (step.positions[row] + 1) / ratio;
+}
+// Ordered as the floats are.
+__device__ inline uint32_t OrderedOf(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+__global__ void IndexQueries(StepView step, Bf16Bits* q, uint32_t heads, uint32_t dim) {
+  const uint64_t row = blockIdx.x;
+  const uint32_t pairs = step.pairs, begin = dim - 2 * pairs;
+  const float* cosines = step.cosines[1] + row * pairs;
+  const float* sines = step.sines[1] + row * pairs;
+  for (uint32_t i = threadIdx.x; i < heads * dim; i += blockDim.x) {
+    const uint32_t d = i % dim;
+    Bf16* x = AsBf16(q) + row * heads * dim + i;
+    float value = ToFloat(*x);
+    const float other = __shfl_xor_sync(0xffffffff, value, 1);
+    if (d >= begin) {
+      const float c = cosines[(d - begin) / 2], s = sines[(d - begin) / 2];
+      value = RoundBf16(d % 2 == 0 ? value * c - other * s : other * s + value * c);
+    }
+    const uint32_t code = ScaleC(WarpMax(fabsf(value)));
+    const float scale = PowerOf(code);
+    *x = ToBf16(E2m1Value(E2m1Of(__fdiv_rn(value, scale))) * scale);
+  }
+}
+
+// ---- Scores ------------------------------------------------------------------------------------
+
+constexpr uint32_t kScoreThreads = 128;
+
+// A thread an entry, a block 128 of them: for models with few index heads.
+__global__ void SimpleScores(ScoreCall call) {
+  extern __shared__ float query[];  // [heads][dim], then [heads] weights.
+  const uint32_t in_call = blockIdx.y, row = call.row + in_call;
+  const uint32_t all = call.heads * call.dim;
+  const uint32_t count = call.candidates == nullptr ? Visible(call.step, row, call.ratio)
+                                                    : call.candidate_counts[in_call];
+  if (blockIdx.x * kScoreThreads >= count) return;
+  for (uint32_t i = threadIdx.x; i < all; i += kScoreThreads) {
+    query[i] = ToFloat(AsBf16(call.queries)[uint64_t{row} * all + i]);
+  }
+  for (uint32_t h = threadIdx.x; h < call.heads; h += kScoreThreads) {
+    query[all + h] = ToFloat(AsBf16(call.weights)[uint64_t{row} * call.heads + h]) * call.factor;
+  }
+  __syncthreads();
+  const uint32_t i = blockIdx.x * kScoreThreads + threadIdx.x;
+  if (i >= count) return;
+  const uint64_t at = uint64_t{in_call} * call.stride + i;
+  const uint32_t entry = call.candidates == nullptr ? i : call.candidates[at];
+  const EntryPlace place =
+      PlaceOf(call.step, call.entries, call.step.part[call.step.part_of_row[row]], entry);
+  float score = 0;
+  for (uint32_t h = 0; h < call.heads; ++h) {
+    float dot = 0;
+    for (uint32_t d = 0; d < call.dim; d += 8) {
+      const uint32_t codes = *reinterpret_cast<const uint32_t*>(place.index_codes + d / 2);
+      const float scale = PowerOf(place.index_scales[d / 32]);
+      const float* q = query + h * call.dim + d;
+#pragma unroll
+      for (uint32_t k = 0; k < 8; ++k) {
+        dot = fmaf(q[k], E2m1Value(codes >> (4 * k) & 15) * scale, dot);
+      }
+    }
+    score = fmaf(query[all + h], fmaxf(dot, 0.0f), score);
+  }
+  call.scores[at] = score + 0.0f;  // -0 becomes 0: they are a tie.
+}
+
+// ---- The best ----------------------------------------------------------------------------------
+
+constexpr uint32_t kSelectThreads = 1024;
+
+// What a block needs to find the `wanted` largest of many values and their places.
+struct SelectRoom {
+  uint32_t counts[256];
+  uint32_t bucket, above;
+  uint32_t warps[32];
+  uint32_t total;
+};
+
+// How many of values[0, count) reach the value that the `wanted`-th largest has: `*above` are
+// larger than it. Returns its order. wanted < count.
+__device__ uint32_t Threshold(const float* values, uint32_t count, uint32_t wanted,
+                              SelectRoom& room, uint32_t* above) {
+  uint32_t prefix = 0, left = wanted;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    for (uint32_t i = threadIdx.x; i < 256; i += kSelectThreads) room.counts[i] = 0;
+    __syncthreads();
+    const uint32_t mask = shift == 24 ? 0 : 0xffffffffu << (shift + 8);
+    for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
+      const uint32_t order = OrderedOf(values[i]);
+      if ((order & mask) == prefix) atomicAdd(&room.counts[order >> shift & 255], 1);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      uint32_t seen = 0, bucket = 255;
+      while (seen + room.counts[bucket] < left) seen += room.counts[bucket--];
+      room.bucket = bucket;
+      room.above = seen;
+    }
+    __syncthreads();
+    prefix |= room.bucket << shift;
+    left -= room.above;
+    __syncthreads();
+  }
+  *above = wanted - left;
+  return prefix;
+}
+
+// Calls put(i, place) for the `wanted` largest of values[0, count), places ascending with i.
+template <typename Put>
+__device__ void TakeLargest(const float* values, uint32_t count, uint32_t wanted, SelectRoom& room,
+                            Put&& put) {
+  uint32_t above = 0;
+  const uint32_t threshold = Threshold(values, count, wanted, room, &above);
+  uint32_t equal_left = wanted - above;  // Of those equal to it, the first so many.
+  uint32_t placed = 0;
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (uint32_t begin = 0; begin < count; begin += kSelectThreads) {
+    const uint32_t i = begin + threadIdx.x;
+    const uint32_t order = i < count ? OrderedOf(values[i]) : 0;
+    const bool equal = i < count && order == threshold;
+    const bool larger = i < count && order > threshold;
+    // Both counts in one word: larger in the low half, equal in the high.
+    const uint32_t larger_mask = __ballot_sync(0xffffffff, larger);
+    const uint32_t equal_mask = __ballot_sync(0xffffffff, equal);
+    const uint32_t below = (1u << lane) - 1;
+    if (lane == 0) room.warps[warp] = __popc(larger_mask) | __popc(equal_mask) << 16;
+    __syncthreads();
+    uint32_t before = 0, all = 0;
+    for (uint32_t w = 0; w < kSelectThreads / 32; ++w) {
+      before += w < warp ? room.warps[w] : 0;
+      all += room.warps[w];
+    }
+    const uint32_t equal_before = (before >> 16) + __popc(equal_mask & below);
+    const uint32_t larger_before = (before & 0xffff) + __popc(larger_mask & below);
+    if (larger || (equal && equal_before < equal_left)) {
+      put(i, placed + larger_before + min(equal_before, equal_left));
+    }
+    const uint32_t equal_taken = min(all >> 16, equal_left);
+    placed += (all & 0xffff) + equal_taken;
+    equal_left -= equal_taken;
+    __syncthreads();
+  }
+}
+
+__global__ __launch_bounds__(kSelectThreads) void Select(SelectCall call) {
+  __shared__ SelectRoom room;
+  const uint32_t in_call = blockIdx.x, row = call.row + in_call;
+  int32_t* selected = call.selected + uint64_t{row} * call.topk;
+  const uint32_t visible = Visible(call.step, row, call.ratio);
+  const uint32_t count = call.candidates == nullptr ? visible : call.candidate_counts[in_call];
+  const uint32_t* candidates =
+      call.candidates == nullptr ? nullptr : call.candidates + uint64_t{in_call} * call.stride;
+  if (visible <= call.topk || count <= call.topk) {
+    for (uint32_t i = threadIdx.x; i < call.topk; i += kSelectThreads) {
+      const bool real = visible <= call.topk ? i < visible : i < count;
+      const uint32_t entry =
+          visible <= call.topk || candidates == nullptr || !real ? i : candidates[i];
+      selected[i] = real ? static_cast<int32_t>(entry) : -1;
+    }
+    return;
+  }
+  TakeLargest(call.scores + uint64_t{in_call} * call.stride, count, call.topk, room,
+              [&](uint32_t i, uint32_t place) {
+                selected[place] = static_cast<int32_t>(candidates == nullptr ? i : candidates[i]);
+              });
+}
+
+// Candidates of a row: the entries of the best blocks, the newest block always among them.
+__global__ __launch_bounds__(kSelectThreads) void Pool(PoolCall call) {
+  __shared__ SelectRoom room;
+  const uint32_t in_call = blockIdx.x, row = call.row + in_call;
+  const uint32_t visible = call.step.positions[row] + 1;
+  const uint32_t blocks = (visible + call.block - 1) / call.block;
+  const float* scores = call.scores + uint64_t{in_call} * call.stride;
+  float* tops = call.tops + uint64_t{in_call} * call.tops_stride;
+  uint32_t* candidates = call.candidates + uint64_t{row} * call.blocks_max * call.block;
+  for (uint32_t b = threadIdx.x; b < blocks; b += kSelectThreads) {
+    float top = INFINITY;
+    if (b + 1 < blocks) {
+      top = scores[b * call.block];
+      for (uint32_t i = 1; i < call.block; ++i) top = fmaxf(top, scores[b * call.block + i]);
+    }
+    tops[b] = top;
+  }
+  __syncthreads();
+  const uint32_t taken = min(blocks, call.blocks_max);
+  // The last block is among them, and alone may be short.
+  if (threadIdx.x == 0) {
+    call.candidate_counts[row] = taken * call.block - (blocks * call.block - visible);
+  }
+  const auto put = [&](uint32_t b, uint32_t place) {
+    for (uint32_t i = 0; i < call.block; ++i) {
+      const uint32_t entry = b * call.block + i;
+      if (entry < visible) candidates[place * call.block + i] = entry;
+    }
+  };
+  if (blocks <= call.blocks_max) {
+    for (uint32_t b = threadIdx.x; b < blocks; b += kSelectThreads) put(b, b);
+    return;
+  }
+  TakeLargest(tops, blocks, call.blocks_max, room, put);
+}
+
+}  // namespace
+
+cudaError_t LaunchIndexQueries(const StepView& step, Bf16Bits* q, uint32_t heads, uint32_t dim,
+                               cudaStream_t stream) {
+  IndexQueries<<<step.rows, 256, 0, stream>>>(step, q, heads, dim);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchScores(const ScoreCall& call, uint32_t entries_max, cudaStream_t stream) {
+  if (call.rows == 0 || entries_max == 0) return cudaSuccess;
+  const size_t shared = call.heads * (call.dim + 1) * sizeof(float);
+  const dim3 grid((entries_max + kScoreThreads - 1) / kScoreThreads, call.rows);
+  SimpleScores<<<grid, kScoreThreads, shared, stream>>>(call);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchSelect(const SelectCall& call, cudaStream_t stream) {
+  if (call.rows == 0) return cudaSuccess;
+  Select<<<call.rows, kSelectThreads, 0, stream>>>(call);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchPool(const PoolCall& call, cudaStream_t stream) {
+  if (call.rows == 0) return cudaSuccess;
+  Pool<<<call.rows, kSelectThreads, 0, stream>>>(call);
+  return cudaGetLastError();
+}
+
+}  // namespace reprise::engine::cuda

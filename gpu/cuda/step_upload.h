@@ -1,0 +1,61 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "gpu/cuda/device.h"
+#include "gpu/cuda/kernels.h"
+#include "gpu/engine/engine.h"
+
+// What the kernels need to know of a call's rows, put together on the host and copied at once.
+namespace reprise::engine::cuda {
+
+// Rows of one half of the model: in the encoder all of them, in the decoder the last of each
+// segment.
+struct HalfStep {
+  StepView view;
+  std::vector<DevicePart> parts;  // As on the device.
+  uint32_t entries_max[3] = {};   // By ratio: global entries that the last of all rows sees.
+  // Groups that end in these rows at or after write_from, by ratio.
+  const DeviceGroup* groups[3] = {};
+  uint32_t group_count[3] = {};
+};
+
+class StepUpload {
+ public:
+  // Rows of a half of a segment: [first, end), which find windows from windows_from on.
+  struct Rows {
+    const Segment* segment = nullptr;
+    uint32_t first = 0, end = 0, windows_from = 0, write_from = 0;
+  };
+  // Lays out a call. Pointers of the halves are to device memory, valid until the next Begin.
+  // `engram_rows`: bytes for table rows, filled by the caller through engram_room(). Blocks until
+  // the copy before this one is done.
+  absl::Status Begin(std::span<const Rows> encoder, std::span<const Rows> decoder,
+                     uint32_t engram_words, uint32_t pairs, const float* const frequencies[2],
+                     cudaStream_t stream);
+
+  HalfStep encoder, decoder;
+  const uint32_t* decoder_rows = nullptr;  // Of the encoder's rows, those that go on.
+  const uint32_t* image_index = nullptr;   // [encoder rows]
+  const Bf16Bits* image_rows = nullptr;
+  uint64_t* engram_host = nullptr;  // engram_words of them, to be filled before Copy.
+  const uint64_t* engram_device = nullptr;
+
+  // Queues the copy, and the rotations of all rows.
+  absl::Status Copy(cudaStream_t stream);
+
+ private:
+  template <typename T>
+  T* Add(size_t count, T** host);
+  absl::Status Room(uint64_t bytes);
+  void AddHalf(std::span<const Rows> rows, const std::vector<std::byte*>& blocks, HalfStep* half);
+
+  PinnedMemory staging_;
+  DeviceMemory device_;
+  uint64_t used_ = 0, copied_ = 0;
+  uint32_t pairs_ = 0;
+  const float* frequencies_[2] = {};
+};
+
+}  // namespace reprise::engine::cuda
