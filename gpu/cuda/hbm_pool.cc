@@ -50,8 +50,7 @@ absl::Status StreamClock::Wait(uint64_t number) const {
 
 // ---- HbmPool -----------------------------------------------------------------------------------
 
-absl::StatusOr<HbmPool> HbmPool::Create(uint64_t slot_bytes, uint32_t slots,
-                                        cudaStream_t compute) {
+absl::StatusOr<HbmPool> HbmPool::Create(uint64_t slot_bytes, uint32_t slots, cudaStream_t compute) {
   constexpr uint64_t kAlign = 256;
   if (slot_bytes == 0 || slots == 0) return InvalidArgument("an HBM pool needs slots with bytes");
   HbmPool pool;
@@ -134,8 +133,7 @@ absl::StatusOr<uint64_t> HbmPool::Copy(std::span<const SlotCopy> copies, bool lo
   return number;
 }
 
-absl::Status HbmPool::BeginStep(std::span<const uint32_t> reads,
-                                std::span<const uint32_t> writes) {
+absl::Status HbmPool::BeginStep(std::span<const uint32_t> reads, std::span<const uint32_t> writes) {
   Use latest;
   for (const std::span<const uint32_t> slots : {reads, writes}) {
     for (const uint32_t slot : slots) latest.loaded = std::max(latest.loaded, uses_[slot].loaded);

@@ -27,8 +27,7 @@ struct RawWeights {
       constexpr uint32_t kScaleWords = kFormat == WeightFormat::kFp8 ? 4 : 32;
       const uint32_t word =
           kFormat == WeightFormat::kFp8 ? thread / 32 : thread / 32 * 8 + thread % 32 / 4;
-      scales =
-          __ldg(static_cast<const uint32_t*>(call.matrix.scales) + tile * kScaleWords + word);
+      scales = __ldg(static_cast<const uint32_t*>(call.matrix.scales) + tile * kScaleWords + word);
     }
   }
 };

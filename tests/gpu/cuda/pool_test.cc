@@ -88,7 +88,8 @@ TEST(HbmPoolTest, CopiesAndStepsKeepTheirOrder) {
       const SlotCopy copy{.slot = slot, .host = host.data() + buffer * kSlotBytes};
       if (which == 2) {  // Other bytes come in.
         slots[slot] = {true, next_seed += 1000};
-        for (uint32_t i = 0; i < kWords; ++i) host_words(buffer)[i] = WordOfSlot(slots[slot].seed, i);
+        for (uint32_t i = 0; i < kWords; ++i)
+          host_words(buffer)[i] = WordOfSlot(slots[slot].seed, i);
         load_of[buffer] = Must(pool.Load({&copy, 1}));
       } else if (slots[slot].filled) {  // It goes out.
         stores.push_back({Must(pool.Store({&copy, 1})), buffer, slots[slot].seed});
