@@ -1,5 +1,6 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/matrix_attention.h"
 #include "gpu/cuda/places.cuh"
 
 // Sparse attention over the FP8 window and FP4 records in place, for any number of heads and dims:
@@ -247,6 +248,11 @@ __global__ __launch_bounds__(kThreads) void Attention(AttentionCall call) {
 }  // namespace
 
 cudaError_t LaunchAttention(const AttentionCall& call, cudaStream_t stream) {
+  if (MatrixAttentionFits(call)) return LaunchMatrixAttention(call, stream);
+  return LaunchSimpleAttention(call, stream);
+}
+
+cudaError_t LaunchSimpleAttention(const AttentionCall& call, cudaStream_t stream) {
   if (call.heads % kHeads != 0 || call.dim > kDimsMax) return cudaErrorInvalidValue;
   const size_t shared = (kHeads * call.dim + kHeads * kKeys + 3 * kHeads) * sizeof(float) +
                         kKeys * (call.dim + 2) * sizeof(Bf16);

@@ -58,6 +58,7 @@ class CudaEngine final : public Engine {
     DeviceMemory qr, kv, kv_codes, kv_scales, query, attended, low;
     DeviceMemory a, g, latents, keys;
     DeviceMemory index_query, index_weights, selected, scores, tops, candidates, candidate_counts;
+    DeviceMemory select_room;
     DeviceMemory gate, expert_of, weight_of, slot_of, row_of, slot_weights, tiles, tile_count;
     DeviceMemory inner, expert_out, shared_inner, shared_out;
     DeviceMemory engram, engram_kv, taps, logits, markov;

@@ -203,6 +203,8 @@ absl::Status CudaEngine::Select(uint32_t layer, const HalfStep& half) {
     select.stride = score.stride;
     select.candidates = score.candidates;
     select.candidate_counts = score.candidate_counts;
+    select.room = work_.select_room.data();
+    select.entries_max = visible;
     RP_CUDA_TRY(LaunchSelect(select, stream_.get()));
   }
   return absl::OkStatus();

@@ -7,6 +7,11 @@
 #include "protocol/base/bytes.h"
 
 namespace reprise::engine::cuda {
+namespace {
+
+constexpr size_t kFirstPiece = 32, kPieceMax = 256;  // Copies of one call of the driver.
+
+}  // namespace
 
 // ---- StreamClock -------------------------------------------------------------------------------
 
@@ -89,7 +94,7 @@ absl::StatusOr<uint64_t> HbmPool::Store(std::span<const SlotCopy> copies) {
   return Copy(copies, false);
 }
 
-// One call of the driver for all: a call per record reaches less than half the bandwidth.
+// In batches: a call of the driver per record reaches less than half the bandwidth.
 absl::StatusOr<uint64_t> HbmPool::Copy(std::span<const SlotCopy> copies, bool load) {
   StreamClock& clock = load ? loads_ : stores_;
   std::vector<const void*> from;
@@ -120,12 +125,19 @@ absl::StatusOr<uint64_t> HbmPool::Copy(std::span<const SlotCopy> copies, bool lo
   } else {
     RP_TRY(loads_.HoldBack(clock.stream(), latest.loaded));
   }
-  // Sources and targets are touched in stream order only.
+  // Sources and targets are touched in stream order only. The device begins when a call of the
+  // driver returns: a small one first, then larger ones while it copies.
   cudaMemcpyAttributes attributes = {};
   attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
   size_t attributes_from = 0;
-  RP_CUDA_TRY(cudaMemcpyBatchAsync(to.data(), from.data(), sizes.data(), sizes.size(), &attributes,
-                                   &attributes_from, 1, clock.stream()));
+  size_t piece = kFirstPiece;
+  for (size_t at = 0; at < sizes.size();) {
+    const size_t count = std::min(piece, sizes.size() - at);
+    RP_CUDA_TRY(cudaMemcpyBatchAsync(&to[at], &from[at], &sizes[at], count, &attributes,
+                                     &attributes_from, 1, clock.stream()));
+    at += count;
+    piece = std::min(2 * piece, kPieceMax);
+  }
   RP_ASSIGN(const uint64_t number, clock.Mark());
   for (const SlotCopy& copy : copies) {
     (load ? uses_[copy.slot].loaded : uses_[copy.slot].stored) = number;

@@ -137,6 +137,8 @@ struct AttentionCall {
   bool drafts = false;
 };
 cudaError_t LaunchAttention(const AttentionCall& call, cudaStream_t stream);
+// For any shape, without the matrix units: what the faster ones are compared with.
+cudaError_t LaunchSimpleAttention(const AttentionCall& call, cudaStream_t stream);
 
 // ---- Global KV (model-facts sections 4 and 5.1) ------------------------------------------------
 
@@ -191,7 +193,13 @@ struct SelectCall {
   const uint32_t* candidate_counts = nullptr;
   uint32_t topk = 0;
   int32_t* selected = nullptr;  // [step rows][topk]
+  // SelectRoomBytes(rows): rows of many entries are then taken by the whole chip. entries_max: of a
+  // row at most.
+  void* room = nullptr;
+  uint32_t entries_max = 0;
 };
+uint64_t SelectRoomBytes(uint32_t rows);
+inline constexpr uint32_t kSelectManyFrom = 1 << 16;  // Entries of a row.
 // The best of each row, ascending; of equal scores the lower entries. scores null: all are visible
 // and no more than topk.
 cudaError_t LaunchSelect(const SelectCall& call, cudaStream_t stream);

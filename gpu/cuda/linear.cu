@@ -122,38 +122,52 @@ __device__ inline bool FindWork(const LinearCall& call, uint32_t output_tile, ui
   return true;
 }
 
-// Rows of x as operand B: `pieces` of 16 bytes that thread `index` of `threads` copies.
-template <int kRows, uint32_t kThreads>
-__device__ inline void CopyRows(const LinearCall& call, const Work& work, uint32_t input_tile,
-                                uint32_t to, uint32_t index) {
+// Rows of x as operand B: the 16-byte pieces that one of kThreads threads copies, of every tile of
+// inputs. Beyond the rows of the work, zeros.
+template <int kRows, int kThreads>
+class RowCopies {
+ public:
+  static constexpr int kPieces = kRows * 8 > kThreads ? kRows * 8 / kThreads : 1;
+  static_assert(kThreads % 8 == 0);
+
+  __device__ RowCopies(const LinearCall& call, const Work& work, uint32_t thread)
+      : row_(thread / 8), piece_(thread % 8) {
 #pragma unroll
-  for (uint32_t i = index; i < kRows * 8; i += kThreads) {
-    const uint32_t row = i / 8, piece = i % 8;
-    const bool real = row < work.rows;
-    const uint32_t at = work.row + (real ? row : 0);
-    const uint64_t from = call.gather == nullptr ? at : call.gather[at];
-    const Bf16* x = static_cast<const Bf16*>(call.x) + from * call.x_stride + work.column +
-                    input_tile * kTileInputs + piece * 8;
-    CopyAsync16(to + SwizzledOffset(row, piece), x, real);
+    for (int i = 0; i < kPieces; ++i) {
+      const uint32_t row = row_ + i * (kThreads / 8);
+      real_[i] = row < work.rows;
+      const uint32_t at = work.row + (real_[i] ? row : 0);
+      const uint64_t source = call.gather == nullptr ? at : call.gather[at];
+      from_[i] =
+          static_cast<const Bf16*>(call.x) + source * call.x_stride + work.column + piece_ * 8;
+    }
   }
-}
+  __device__ void Queue(uint32_t input_tile, uint32_t to) const {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const uint32_t row = row_ + i * (kThreads / 8);
+      if (kRows * 8 < kThreads && row >= kRows) return;
+      CopyAsync16(to + SwizzledOffset(row, piece_), from_[i] + input_tile * kTileInputs, real_[i]);
+    }
+  }
+
+ private:
+  uint32_t row_, piece_;
+  const Bf16* from_[kPieces];
+  bool real_[kPieces];
+};
 
 template <int kRows>
-__device__ inline void MultiplyTile(float (&sums)[kRows / 2], const uint32_t (&a)[4][4], uint32_t b,
+__device__ inline void MultiplyTile(float (&sums)[kRows / 2], uint32_t (&a)[4][4], uint32_t b,
                                     bool add) {
+#pragma unroll
+  for (auto& step : a) Hold(step);
   WgmmaFence();
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
     Wgmma<kRows>::Run(sums, a[step], SwizzledRows(b + step * 32), add || step > 0 ? 1 : 0);
   }
   WgmmaCommit();
-}
-
-// The compiler must not move what reads or writes these across.
-template <int kCount>
-__device__ inline void Hold(float (&values)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
 
 template <int kRows>
@@ -192,10 +206,10 @@ __device__ inline void Store(const LinearCall& call, const Work& work, uint32_t 
   }
 }
 
-// ---- Few rows: four warpgroups take a quarter of the inputs each -------------------------------
+// ---- Few rows of a matrix with few outputs: four warpgroups take a quarter of the inputs each --
 
 template <WeightFormat kFormat, int kRows>
-__global__ __launch_bounds__(kQuarters* kGroupThreads) void FewRows(LinearCall call) {
+__global__ __launch_bounds__(kQuarters* kGroupThreads) void FewRowsInQuarters(LinearCall call) {
   constexpr int kStages = 4;
   constexpr int kAhead = kFormat == WeightFormat::kBf16 ? 2 : 4;  // Tiles of weights under way.
   constexpr uint32_t kStageBytes = kRows * 128;
@@ -206,6 +220,7 @@ __global__ __launch_bounds__(kQuarters* kGroupThreads) void FewRows(LinearCall c
   const uint32_t tiles = call.matrix.input_tiles;
   const uint32_t begin = tiles * quarter / kQuarters, end = tiles * (quarter + 1) / kQuarters;
   const uint32_t stages = SharedAddress(shared) + quarter * kStages * kStageBytes;
+  const RowCopies<kRows, kGroupThreads> copies(call, work, thread);
 
   RawWeights<kFormat> raw[kAhead];
 #pragma unroll
@@ -214,9 +229,7 @@ __global__ __launch_bounds__(kQuarters* kGroupThreads) void FewRows(LinearCall c
   }
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) {
-    if (begin + i < end) {
-      CopyRows<kRows, kGroupThreads>(call, work, begin + i, stages + i * kStageBytes, thread);
-    }
+    if (begin + i < end) copies.Queue(begin + i, stages + i * kStageBytes);
     CopyCommit();
   }
   float sums[kRows / 2];
@@ -231,16 +244,14 @@ __global__ __launch_bounds__(kQuarters* kGroupThreads) void FewRows(LinearCall c
       FenceForMatrixUnits();
       GroupBarrier(quarter + 1, kGroupThreads);
       const uint32_t next = tile + kStages - 1;
-      if (next < end) {
-        CopyRows<kRows, kGroupThreads>(call, work, next,
-                                       stages + (next - begin) % kStages * kStageBytes, thread);
-      }
+      if (next < end) copies.Queue(next, stages + (next - begin) % kStages * kStageBytes);
       CopyCommit();
       uint32_t a[4][4];
       Expand(raw[i], a);
       if (tile + kAhead < end) raw[i].Load(call, work.first_tile + tile + kAhead, thread);
       MultiplyTile<kRows>(sums, a, stages + (tile - begin) % kStages * kStageBytes, tile > begin);
       WgmmaWait<0>();
+      Keep(a);
     }
   }
   Hold(sums);
@@ -266,76 +277,135 @@ __global__ __launch_bounds__(kQuarters* kGroupThreads) void FewRows(LinearCall c
 }
 
 template <int kRows>
-constexpr uint32_t FewRowsShared() {
+constexpr uint32_t QuartersShared() {
   constexpr uint32_t kCopies = kQuarters * 4 * kRows * 128;
   constexpr uint32_t kSums = 3 * (kRows / 2) * kGroupThreads * 4;
   return kCopies > kSums ? kCopies : kSums;
 }
 
-// ---- Many rows: two warpgroups, 64 outputs each, over the same 128 rows ------------------------
+// ---- Few rows of a matrix with many outputs: a warpgroup for every 64 --------------------------
+
+constexpr int kFewGroups = 2;
+constexpr int kFewStages = 3;
+constexpr int kFewStageTiles = 4;  // One barrier for so many tiles of inputs.
+
+template <WeightFormat kFormat, int kRows>
+__global__ __launch_bounds__(kFewGroups* kGroupThreads,
+                             (kRows <= 32 && kFormat != WeightFormat::kBf16)
+                                 ? 3
+                                 : 2) void FewRows(LinearCall call) {
+  constexpr int kAhead = kFormat == WeightFormat::kBf16 ? 2 : 4;
+  constexpr uint32_t kTileBytes = kRows * 128, kStageBytes = kFewStageTiles * kTileBytes;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  Work work;
+  if (!FindWork(call, blockIdx.x * kFewGroups, kRows, &work)) return;
+  const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
+  const uint32_t tiles = call.matrix.input_tiles;
+  // The last block may have one group too many: it computes the first again, and stores nothing.
+  const bool real = blockIdx.x * kFewGroups + group < call.matrix.output_tiles;
+  const uint64_t weights = work.first_tile + (real ? uint64_t{group} * tiles : 0);
+  const uint32_t stages = SharedAddress(shared);
+  const RowCopies<kRows, kFewGroups * kGroupThreads> copies(call, work, threadIdx.x);
+  const auto queue = [&](uint32_t stage) {
+#pragma unroll
+    for (int i = 0; i < kFewStageTiles; ++i) {
+      const uint32_t tile = stage * kFewStageTiles + i;
+      if (tile < tiles) {
+        copies.Queue(tile, stages + stage % kFewStages * kStageBytes + i * kTileBytes);
+      }
+    }
+    CopyCommit();
+  };
+
+  RawWeights<kFormat> raw[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (i < tiles) raw[i].Load(call, weights + i, thread);
+  }
+#pragma unroll
+  for (int i = 0; i < kFewStages - 1; ++i) queue(i);
+  float sums[kRows / 2];
+#pragma unroll
+  for (float& sum : sums) sum = 0;
+  for (uint32_t stage = 0; stage * kFewStageTiles < tiles; ++stage) {
+    CopyWait<kFewStages - 2>();
+    FenceForMatrixUnits();
+    __syncthreads();
+    queue(stage + kFewStages - 1);
+    const uint32_t at = stages + stage % kFewStages * kStageBytes;
+#pragma unroll
+    for (int i = 0; i < kFewStageTiles; ++i) {
+      const uint32_t tile = stage * kFewStageTiles + i;
+      if (tile >= tiles) break;
+      uint32_t a[4][4];
+      Expand(raw[i % kAhead], a);
+      if (tile + kAhead < tiles) raw[i % kAhead].Load(call, weights + tile + kAhead, thread);
+      MultiplyTile<kRows>(sums, a, at + i * kTileBytes, tile > 0);
+      WgmmaWait<0>();
+      Keep(a);
+    }
+  }
+  Hold(sums);
+  if (real) Store<kRows>(call, work, work.output + group * kTileOutputs, sums, thread);
+}
+
+template <int kRows>
+constexpr uint32_t FewShared() {
+  return kFewStages * kFewStageTiles * kRows * 128;
+}
+
+// ---- Many rows: two warpgroups over the same 128 rows ------------------------------------------
 
 constexpr int kManyRows = 128;
 constexpr int kManyGroups = 2;
 constexpr int kManyStages = 4;
 constexpr uint32_t kManyShared = kManyStages * kManyRows * 128;
 
+// Of a matrix with few outputs: a warpgroup takes 64, and sums quarters apart.
 template <WeightFormat kFormat>
-__global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(LinearCall call) {
+__global__ __launch_bounds__(kManyGroups* kGroupThreads,
+                             1) void ManyRowsInQuarters(LinearCall call) {
   constexpr uint32_t kStageBytes = kManyRows * 128;
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
   Work work;
   if (!FindWork(call, blockIdx.x * kManyGroups, kManyRows, &work)) return;
   const uint32_t tiles = call.matrix.input_tiles;
-  // The last block may have one group too many: it computes the one before, and stores nothing.
   const bool real = blockIdx.x * kManyGroups + group < call.matrix.output_tiles;
   const uint64_t weights = work.first_tile + (real ? uint64_t{group} * tiles : 0);
   const uint32_t stages = SharedAddress(shared);
+  const RowCopies<kManyRows, kManyGroups * kGroupThreads> copies(call, work, threadIdx.x);
 
   RawWeights<kFormat> raw;
   raw.Load(call, weights, thread);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if (i < tiles) {
-      CopyRows<kManyRows, kManyGroups * kGroupThreads>(call, work, i, stages + i * kStageBytes,
-                                                       threadIdx.x);
-    }
+    if (i < tiles) copies.Queue(i, stages + i * kStageBytes);
     CopyCommit();
   }
-  uint32_t a[2][4][4];
-  Expand(raw, a[0]);
-  if (tiles > 1) raw.Load(call, weights + 1, thread);
   float sums[kManyRows / 2], total[kManyRows / 2];
 #pragma unroll
   for (int i = 0; i < kManyRows / 2; ++i) sums[i] = total[i] = 0;
   uint32_t quarter_begin = 0;
   for (uint32_t quarter = 0; quarter < kQuarters; ++quarter) {
     const uint32_t quarter_end = tiles * (quarter + 1) / kQuarters;
-    for (uint32_t round = quarter_begin; round < quarter_end; ++round) {
-      const uint32_t tile = round;
+    for (uint32_t tile = quarter_begin; tile < quarter_end; ++tile) {
       CopyWait<1>();
       FenceForMatrixUnits();
       __syncthreads();
       if (tile + 2 < tiles) {
-        CopyRows<kManyRows, kManyGroups * kGroupThreads>(
-            call, work, tile + 2, stages + (tile + 2) % kManyStages * kStageBytes, threadIdx.x);
+        copies.Queue(tile + 2, stages + (tile + 2) % kManyStages * kStageBytes);
       }
       CopyCommit();
       const uint32_t b = stages + tile % kManyStages * kStageBytes;
       const bool add = tile > quarter_begin;
-      // Registers are named at compile time: by turns.
-      if (tile % 2 == 0) {
-        MultiplyTile<kManyRows>(sums, a[0], b, add);
-        WgmmaWait<1>();
-        if (tile + 1 < tiles) Expand(raw, a[1]);
-      } else {
-        MultiplyTile<kManyRows>(sums, a[1], b, add);
-        WgmmaWait<1>();
-        if (tile + 1 < tiles) Expand(raw, a[0]);
-      }
-      if (tile + 2 < tiles) raw.Load(call, weights + tile + 2, thread);
+      uint32_t a[4][4];
+      Expand(raw, a);
+      if (tile + 1 < tiles) raw.Load(call, weights + tile + 1, thread);
+      MultiplyTile<kManyRows>(sums, a, b, add);
+      WgmmaWait<0>();
+      Keep(a);
     }
-    WgmmaWait<0>();
     Hold(sums);
     if (quarter_end > quarter_begin) {
 #pragma unroll
@@ -348,26 +418,107 @@ __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(Linear
   if (real) Store<kManyRows>(call, work, work.output + group * kTileOutputs, total, thread);
 }
 
+// Of a matrix with many outputs: a warpgroup takes 128, so that every row that comes from L2 meets
+// 256 outputs.
+constexpr int kManyTiles = 2;  // Of 64 outputs, of a warpgroup.
+
+template <WeightFormat kFormat>
+__global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(LinearCall call) {
+  constexpr uint32_t kStageBytes = kManyRows * 128;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
+  const uint32_t first_output_tile = blockIdx.x * (kManyGroups * kManyTiles);
+  Work work;
+  if (!FindWork(call, first_output_tile, kManyRows, &work)) return;
+  const uint32_t tiles = call.matrix.input_tiles;
+  uint64_t weights[kManyTiles];
+  bool real[kManyTiles];
+#pragma unroll
+  for (int m = 0; m < kManyTiles; ++m) {
+    const uint32_t output_tile = group * kManyTiles + m;
+    real[m] = first_output_tile + output_tile < call.matrix.output_tiles;
+    weights[m] = work.first_tile + (real[m] ? uint64_t{output_tile} * tiles : 0);
+  }
+  const uint32_t stages = SharedAddress(shared);
+  const RowCopies<kManyRows, kManyGroups * kGroupThreads> copies(call, work, threadIdx.x);
+
+  RawWeights<kFormat> raw[kManyTiles];
+#pragma unroll
+  for (int m = 0; m < kManyTiles; ++m) raw[m].Load(call, weights[m], thread);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (i < tiles) copies.Queue(i, stages + i * kStageBytes);
+    CopyCommit();
+  }
+  float sums[kManyTiles][kManyRows / 2];
+#pragma unroll
+  for (auto& of_tile : sums) {
+#pragma unroll
+    for (float& sum : of_tile) sum = 0;
+  }
+  // While one tile of outputs is multiplied, the codes of the other are expanded.
+  uint32_t a[kManyTiles][4][4] = {};
+  for (uint32_t tile = 0; tile < tiles; ++tile) {
+    CopyWait<1>();
+    FenceForMatrixUnits();
+    __syncthreads();
+    if (tile + 2 < tiles) {
+      copies.Queue(tile + 2, stages + (tile + 2) % kManyStages * kStageBytes);
+    }
+    CopyCommit();
+    const uint32_t b = stages + tile % kManyStages * kStageBytes;
+#pragma unroll
+    for (int m = 0; m < kManyTiles; ++m) {
+      Expand(raw[m], a[m]);
+      if (tile + 1 < tiles) raw[m].Load(call, weights[m] + tile + 1, thread);
+      MultiplyTile<kManyRows>(sums[m], a[m], b, tile > 0);
+      WgmmaWait<1>();
+      Keep(a[1 - m]);
+    }
+  }
+  WgmmaWait<0>();
+#pragma unroll
+  for (int m = 0; m < kManyTiles; ++m) {
+    Keep(a[m]);
+    Hold(sums[m]);
+    const uint32_t output = work.output + (group * kManyTiles + m) * kTileOutputs;
+    if (real[m]) Store<kManyRows>(call, work, output, sums[m], thread);
+  }
+}
+
 // ---- Launches ----------------------------------------------------------------------------------
+
+// Queues `kernel` with so much shared memory, which it is allowed once.
+template <auto kKernel>
+cudaError_t Queue(const LinearCall& call, dim3 grid, uint32_t threads, uint32_t shared,
+                  cudaStream_t stream) {
+  static const cudaError_t ready =
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  if (ready != cudaSuccess) return ready;
+  kKernel<<<grid, threads, shared, stream>>>(call);
+  return cudaGetLastError();
+}
 
 template <WeightFormat kFormat, int kRows>
 cudaError_t LaunchFew(const LinearCall& call, dim3 grid, cudaStream_t stream) {
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      FewRows<kFormat, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, FewRowsShared<kRows>());
-  if (ready != cudaSuccess) return ready;
-  FewRows<kFormat, kRows>
-      <<<grid, kQuarters * kGroupThreads, FewRowsShared<kRows>(), stream>>>(call);
-  return cudaGetLastError();
+  if (call.matrix.quarters) {
+    return Queue<FewRowsInQuarters<kFormat, kRows>>(call, grid, kQuarters * kGroupThreads,
+                                                    QuartersShared<kRows>(), stream);
+  }
+  grid.x = (grid.x + kFewGroups - 1) / kFewGroups;
+  return Queue<FewRows<kFormat, kRows>>(call, grid, kFewGroups * kGroupThreads, FewShared<kRows>(),
+                                        stream);
 }
 
 template <WeightFormat kFormat>
 cudaError_t LaunchMany(const LinearCall& call, dim3 grid, cudaStream_t stream) {
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      ManyRows<kFormat>, cudaFuncAttributeMaxDynamicSharedMemorySize, kManyShared);
-  if (ready != cudaSuccess) return ready;
-  grid.x = (grid.x + kManyGroups - 1) / kManyGroups;
-  ManyRows<kFormat><<<grid, kManyGroups * kGroupThreads, kManyShared, stream>>>(call);
-  return cudaGetLastError();
+  constexpr uint32_t kThreads = kManyGroups * kGroupThreads;
+  if (call.matrix.quarters) {
+    grid.x = (grid.x + kManyGroups - 1) / kManyGroups;
+    return Queue<ManyRowsInQuarters<kFormat>>(call, grid, kThreads, kManyShared, stream);
+  }
+  grid.x = (grid.x + kManyGroups * kManyTiles - 1) / (kManyGroups * kManyTiles);
+  return Queue<ManyRows<kFormat>>(call, grid, kThreads, kManyShared, stream);
 }
 
 template <WeightFormat kFormat>

@@ -8,9 +8,10 @@
 
 // Products with weights: y[row][output] = sum over inputs of x[row][input] w[output][input].
 //
-// Batch-invariant: the inputs of an output are summed in four quarters, each in order by the matrix
-// units in float, and the quarters in order; that does not depend on the number of rows nor on the
-// kernel that is chosen by it.
+// Batch-invariant: the inputs of an output are summed in order by the matrix units in float, those
+// of a matrix with few outputs in four quarters, and these in order, so that a few rows still keep
+// the whole chip busy. That depends on the matrix, never on the number of rows nor on the kernel
+// that is chosen by it.
 namespace reprise::engine::cuda {
 
 // A packed matrix in device memory (linear_layout.h); owned elsewhere.
@@ -18,9 +19,12 @@ struct DeviceLinear {
   WeightFormat format = WeightFormat::kBf16;
   uint32_t outputs = 0, inputs = 0;
   uint32_t output_tiles = 0, input_tiles = 0;
+  bool quarters = false;  // Summed in four quarters: SumsInQuarters.
   const void* codes = nullptr;
   const void* scales = nullptr;
 };
+// Experts are many; other matrices count by their outputs.
+constexpr bool SumsInQuarters(uint32_t outputs, bool experts) { return !experts && outputs < 8192; }
 
 // Rows [first, first + rows) of slots that go to one expert.
 struct ExpertTile {
@@ -45,7 +49,7 @@ struct LinearCall {
   uint32_t rows = 0;
   const uint32_t* gather = nullptr;  // Row of x for each row of y; null: the same.
   // Block-diagonal: outputs [g n, (g + 1) n) read inputs from column g k on; n is a multiple of
-  // 128. 0: one block.
+  // 128, of 256 unless the matrix is summed in quarters. 0: one block.
   uint32_t block_outputs = 0;
   uint32_t block_inputs = 0;
 

@@ -107,7 +107,7 @@ struct RawKeys {  // Of this thread's two keys.
 };
 
 template <int kRows>
-__global__ __launch_bounds__(128) void MatrixScores(ScoreCall call) {
+__global__ __launch_bounds__(128, kRows == 1 ? 6 : 3) void MatrixScores(ScoreCall call) {
   constexpr int kColumns = kRows * kIndexHeads;
   constexpr uint32_t kHalfBytes = kColumns * 128;  // Of 64 inputs.
   __shared__ __align__(1024) uint8_t queries[2 * kHalfBytes];
@@ -180,6 +180,8 @@ __global__ __launch_bounds__(128) void MatrixScores(ScoreCall call) {
     }
     if (tile + gridDim.x < tiles) load(tile + gridDim.x, &raw);
     float sums[kColumns / 2];
+#pragma unroll
+    for (auto& step : a) Hold(step);
     WgmmaFence();
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
@@ -188,6 +190,8 @@ __global__ __launch_bounds__(128) void MatrixScores(ScoreCall call) {
     }
     WgmmaCommit();
     WgmmaWait<0>();
+    Keep(a);
+    Hold(sums);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -212,7 +216,7 @@ __global__ __launch_bounds__(128) void MatrixScores(ScoreCall call) {
 
 template <int kRows>
 cudaError_t LaunchMatrixScores(const ScoreCall& call, uint32_t entries_max, cudaStream_t stream) {
-  constexpr uint32_t kBlocks = 132 * 8;  // Eight of an SM's blocks, each with tiles in flight.
+  constexpr uint32_t kBlocks = 132 * (kRows == 1 ? 6 : 3);  // As many as run at once.
   const uint32_t rows = (call.rows + kRows - 1) / kRows;
   const uint32_t tiles = (entries_max + kTileKeys - 1) / kTileKeys;
   const dim3 grid(min(tiles, max(1u, kBlocks / rows)), rows);
@@ -321,6 +325,120 @@ __global__ __launch_bounds__(kSelectThreads) void Select(SelectCall call) {
               });
 }
 
+// ---- The best of very many ---------------------------------------------------------------------
+
+// A sample says about where the last of the best lies; blocks collect what reaches it; one block
+// takes the best of these. When the sample misled, the slow way: Select.
+constexpr uint32_t kSample = 4096, kCollectedMax = 8192, kCollectThreads = 256;
+
+struct Collected {  // Of a row.
+  float threshold;
+  uint32_t count;
+};
+
+__global__ __launch_bounds__(kSelectThreads) void SampleThreshold(SelectCall call,
+                                                                  Collected* collected) {
+  __shared__ SelectRoom room;
+  __shared__ float sample[kSample];
+  const uint32_t in_call = blockIdx.x;
+  const uint32_t count = Visible(call.step, call.row + in_call, call.ratio);
+  const float* scores = call.scores + uint64_t{in_call} * call.stride;
+  if (count < kSelectManyFrom) {
+    if (threadIdx.x == 0) collected[in_call] = {INFINITY, 0};
+    return;
+  }
+  for (uint32_t i = threadIdx.x; i < kSample; i += kSelectThreads) {
+    // One of every so many, anywhere among them: keys may have a period.
+    const uint32_t many = count / kSample;
+    sample[i] = scores[i * many + i * 2654435761u % many];
+  }
+  __syncthreads();
+  const float expected = static_cast<float>(call.topk) * kSample / static_cast<float>(count);
+  const uint32_t rank = min(kSample - 1, static_cast<uint32_t>(expected + 4 * sqrtf(expected) + 4));
+  uint32_t above = 0;
+  const uint32_t order = Threshold(sample, kSample, rank, room, &above);
+  if (threadIdx.x == 0) {
+    const uint32_t bits = (order >> 31) != 0 ? order & 0x7fffffff : ~order;
+    collected[in_call] = {__uint_as_float(bits), 0};
+  }
+}
+
+__global__ void Collect(SelectCall call, Collected* collected, uint64_t* places) {
+  const uint32_t in_call = blockIdx.y;
+  const uint32_t count = Visible(call.step, call.row + in_call, call.ratio);
+  const float threshold = collected[in_call].threshold;
+  if (count < kSelectManyFrom) return;
+  const float* scores = call.scores + uint64_t{in_call} * call.stride;
+  for (uint32_t i = blockIdx.x * kCollectThreads + threadIdx.x; i < count;
+       i += gridDim.x * kCollectThreads) {
+    const float score = scores[i];
+    if (score < threshold) continue;
+    const uint32_t at = atomicAdd(&collected[in_call].count, 1);
+    if (at < kCollectedMax) {
+      places[uint64_t{in_call} * kCollectedMax + at] =
+          uint64_t{OrderedOf(score)} << 32 | (0xffffffffu - i);
+    }
+  }
+}
+
+// The best of what was collected: ranks above the topk-th, then sorted by place.
+__global__ __launch_bounds__(kSelectThreads) void SelectCollected(SelectCall call,
+                                                                  const Collected* collected,
+                                                                  const uint64_t* places) {
+  __shared__ SelectRoom room;
+  __shared__ uint32_t taken[1024];
+  extern __shared__ float values[];  // The collected scores, in no order.
+  const uint32_t in_call = blockIdx.x, row = call.row + in_call;
+  const uint32_t visible = Visible(call.step, row, call.ratio);
+  int32_t* selected = call.selected + uint64_t{row} * call.topk;
+  const float* scores = call.scores + uint64_t{in_call} * call.stride;
+  const uint32_t count = collected[in_call].count;
+  if (visible <= call.topk) {
+    for (uint32_t i = threadIdx.x; i < call.topk; i += kSelectThreads) {
+      selected[i] = i < visible ? static_cast<int32_t>(i) : -1;
+    }
+    return;
+  }
+  const auto put = [&](uint32_t i, uint32_t place) { selected[place] = static_cast<int32_t>(i); };
+  if (count < call.topk || count > kCollectedMax || call.topk > 1024) {
+    TakeLargest(scores, visible, call.topk, room, put);
+    return;
+  }
+  const uint64_t* ranks = places + uint64_t{in_call} * kCollectedMax;
+  for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
+    const uint32_t order = static_cast<uint32_t>(ranks[i] >> 32);
+    const uint32_t bits = (order >> 31) != 0 ? order & 0x7fffffff : ~order;
+    values[i] = __uint_as_float(bits);
+  }
+  __syncthreads();
+  uint32_t above = 0;
+  const uint32_t threshold =
+      count == call.topk ? 0 : Threshold(values, count, call.topk, room, &above);
+  // Those above the threshold, and of its equals the first places: by counting, as they are few.
+  const uint32_t equal_wanted = call.topk - above;
+  if (threadIdx.x == 0) room.total = 0;
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
+    const uint32_t order = static_cast<uint32_t>(ranks[i] >> 32);
+    bool take = count == call.topk || order > threshold;
+    if (!take && order == threshold) {
+      uint32_t before = 0;
+      for (uint32_t k = 0; k < count; ++k) {
+        before += static_cast<uint32_t>(ranks[k] >> 32) == threshold && ranks[k] > ranks[i] ? 1 : 0;
+      }
+      take = before < equal_wanted;
+    }
+    if (take) taken[atomicAdd(&room.total, 1)] = 0xffffffffu - static_cast<uint32_t>(ranks[i]);
+  }
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < call.topk; i += kSelectThreads) {
+    const uint32_t entry = taken[i];
+    uint32_t place = 0;
+    for (uint32_t k = 0; k < call.topk; ++k) place += taken[k] < entry ? 1 : 0;
+    selected[place] = static_cast<int32_t>(entry);
+  }
+}
+
 // Candidates of a row: the entries of the best blocks, the newest block always among them.
 __global__ __launch_bounds__(kSelectThreads) void Pool(PoolCall call) {
   __shared__ SelectRoom room;
@@ -379,8 +497,23 @@ cudaError_t LaunchScores(const ScoreCall& call, uint32_t entries_max, cudaStream
   return cudaGetLastError();
 }
 
+uint64_t SelectRoomBytes(uint32_t rows) {
+  return rows * (sizeof(Collected) + kCollectedMax * sizeof(uint64_t));
+}
+
 cudaError_t LaunchSelect(const SelectCall& call, cudaStream_t stream) {
   if (call.rows == 0) return cudaSuccess;
+  if (call.room != nullptr && call.candidates == nullptr && call.scores != nullptr &&
+      call.entries_max >= kSelectManyFrom) {
+    auto* places = static_cast<uint64_t*>(call.room);
+    auto* collected = reinterpret_cast<Collected*>(places + uint64_t{call.rows} * kCollectedMax);
+    SampleThreshold<<<call.rows, kSelectThreads, 0, stream>>>(call, collected);
+    const uint32_t blocks = max(1u, 132 * 8 / call.rows);
+    Collect<<<dim3(blocks, call.rows), kCollectThreads, 0, stream>>>(call, collected, places);
+    SelectCollected<<<call.rows, kSelectThreads, kCollectedMax * sizeof(float), stream>>>(
+        call, collected, places);
+    return cudaGetLastError();
+  }
   Select<<<call.rows, kSelectThreads, 0, stream>>>(call);
   return cudaGetLastError();
 }

@@ -52,7 +52,8 @@ class Loader {
                 .outputs = packed.outputs,
                 .inputs = packed.inputs,
                 .output_tiles = packed.output_tiles,
-                .input_tiles = packed.input_tiles};
+                .input_tiles = packed.input_tiles,
+                .quarters = SumsInQuarters(packed.outputs, /*experts=*/false)};
     RP_ASSIGN(out.codes, Upload(packed.codes.data(), packed.codes.size()));
     RP_ASSIGN(out.scales, Upload(packed.scales.data(), packed.scales.size()));
     out.view.codes = out.codes.data();

@@ -168,13 +168,15 @@ class Bench {
     DeviceMemory codes, scales;
     DeviceLinear view;
   };
-  Weights RandomWeights(WeightFormat format, uint32_t outputs, uint32_t inputs, uint32_t copies) {
+  Weights RandomWeights(WeightFormat format, uint32_t outputs, uint32_t inputs, uint32_t copies,
+                        bool experts = false) {
     Weights weights;
     weights.view = {.format = format,
                     .outputs = outputs,
                     .inputs = inputs,
                     .output_tiles = (outputs + 63) / 64,
-                    .input_tiles = (inputs + 63) / 64};
+                    .input_tiles = (inputs + 63) / 64,
+                    .quarters = SumsInQuarters(outputs, experts)};
     const uint64_t tiles = uint64_t{weights.view.output_tiles} * weights.view.input_tiles * copies;
     weights.codes = Must(DeviceMemory::Allocate(tiles * TileBytes(format)));
     weights.scales = Must(DeviceMemory::Allocate(tiles * TileScaleBytes(format) + 16));
@@ -192,8 +194,8 @@ class Bench {
 
   void Experts() {
     constexpr uint32_t kExperts = 64;
-    const Weights up = RandomWeights(WeightFormat::kFp4, 2 * kInner, kHidden, kExperts);
-    const Weights down = RandomWeights(WeightFormat::kFp4, kHidden, kInner, kExperts);
+    const Weights up = RandomWeights(WeightFormat::kFp4, 2 * kInner, kHidden, kExperts, true);
+    const Weights down = RandomWeights(WeightFormat::kFp4, kHidden, kInner, kExperts, true);
     const double expert_bytes = 18'800'640;
     for (const uint32_t rows : {1u, 4u, 8u, 16u, 32u, 64u, 128u, 256u, 512u}) {
       const uint32_t experts = kExperts, slots = experts * rows;
@@ -338,6 +340,7 @@ class Bench {
       const DeviceMemory weights = Must(DeviceMemory::Allocate(rows * 32 * 2));
       const DeviceMemory scores = Must(DeviceMemory::Allocate(rows * tokens * 4));
       const DeviceMemory selected = Must(DeviceMemory::Allocate(rows * kTopk * 4));
+      const DeviceMemory room = Must(DeviceMemory::Allocate(SelectRoomBytes(rows)));
       FillBf16(queries.data(), rows * 32 * 128, 3, 2, stream_.get());
       FillBf16(weights.data(), rows * 32, 4, 1, stream_.get());
       const ScoreCall call{.step = step,
@@ -373,7 +376,9 @@ class Bench {
                             .scores = scores.as<float>(),
                             .stride = tokens,
                             .topk = kTopk,
-                            .selected = selected.as<int32_t>()},
+                            .selected = selected.as<int32_t>(),
+                            .room = room.data(),
+                            .entries_max = static_cast<uint32_t>(tokens)},
                            stream_.get()));
       });
       Row("selection of 512 of 1M, " + std::to_string(rows) + " rows", select,

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "gpu/cuda/kernels.h"
+
+namespace reprise::engine::cuda {
+
+// V4.1's shape, 64 heads of 512: by the matrix units. LaunchAttention chooses it where it fits.
+bool MatrixAttentionFits(const AttentionCall& call);
+cudaError_t LaunchMatrixAttention(const AttentionCall& call, cudaStream_t stream);
+
+}  // namespace reprise::engine::cuda

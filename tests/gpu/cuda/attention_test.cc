@@ -1,0 +1,279 @@
+// Attention and index scores at V4.1's shapes: the matrix units against plain sums, on random
+// records, windows and selections of awkward lengths.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "gpu/cuda/kernels.h"
+#include "gpu/formats/number_formats.h"
+#include "protocol/base/prng.h"
+#include "tests/gpu/cuda/device_fixture.h"
+
+namespace reprise::engine::cuda::test {
+namespace {
+
+constexpr uint32_t kDim = 512, kHeads = 64, kIndexDim = 128, kIndexHeads = 32, kEntries = 2048;
+constexpr uint32_t kPayload = 128 * 356, kRing = 144;
+
+uint8_t Code(Prng* prng) {
+  const auto code = static_cast<uint8_t>(prng->Below(256));
+  return (code & 0x7f) == 0x7f ? uint8_t{0x7e} : code;
+}
+
+// One sequence of 2,048 entries of ratio 1 with a window, and queries.
+class V41Shapes : public testing::Test {
+ protected:
+  void SetUp() override {
+    RP_NEEDS_DEVICE();
+    Prng prng(41);
+    std::vector<uint8_t> payloads(kEntries / 128 * kPayload);
+    for (uint32_t b = 0; b < kEntries / 128; ++b) {
+      uint8_t* block = &payloads[b * kPayload];
+      for (uint32_t i = 0; i < 128 * 256; ++i) block[i] = static_cast<uint8_t>(prng.Below(256));
+      for (uint32_t i = 0; i < 128 * 32; ++i) {
+        block[128 * 256 + i] = static_cast<uint8_t>(0x28 + prng.Below(16));
+      }
+      for (uint32_t i = 0; i < 128 * 64; ++i) {
+        block[128 * 288 + i] = static_cast<uint8_t>(prng.Below(256));
+      }
+      for (uint32_t i = 0; i < 128 * 4; ++i) {
+        block[128 * 352 + i] = static_cast<uint8_t>(124 + prng.Below(5));
+      }
+    }
+    payloads_host_ = payloads;
+    payloads_ = std::make_unique<OnDevice<uint8_t>>(payloads);
+    std::vector<std::byte*> list;
+    for (uint32_t b = 0; b < kEntries / 128; ++b) {
+      list.push_back(reinterpret_cast<std::byte*>(payloads_->data() + b * kPayload));
+    }
+    blocks_ = std::make_unique<OnDevice<std::byte*>>(list);
+    std::vector<uint8_t> window(kRing * 528);
+    for (uint32_t i = 0; i < kRing * kDim; ++i) window[i] = Code(&prng);
+    for (uint32_t i = kRing * kDim; i < window.size(); ++i) {
+      window[i] = static_cast<uint8_t>(115 + prng.Below(4));
+    }
+    window_ = std::make_unique<OnDevice<uint8_t>>(window);
+    entries_ = {.block_shift = 7,
+                .main_codes = 0,
+                .main_scales = 128 * 256,
+                .index_codes = 128 * 288,
+                .index_scales = 128 * 352,
+                .main_code_bytes = 256,
+                .main_scale_bytes = 32,
+                .index_code_bytes = 64,
+                .index_scale_bytes = 4};
+  }
+
+  // Rows at [first, first + rows) of the sequence; windows begin at `from`.
+  void MakeStep(uint32_t first, uint32_t rows, uint32_t from) {
+    Prng prng(first + rows);
+    std::vector<uint32_t> positions(rows);
+    std::vector<float> cosines(rows * 32), sines(rows * 32);
+    for (uint32_t r = 0; r < rows; ++r) {
+      positions[r] = first + r;
+      for (uint32_t i = 0; i < 32; ++i) {
+        const double angle = (first + r) * std::pow(0.7, i);
+        cosines[r * 32 + i] = static_cast<float>(std::cos(angle));
+        sines[r * 32 + i] = static_cast<float>(std::sin(angle));
+      }
+    }
+    parts_ = std::make_unique<OnDevice<DevicePart>>(
+        std::vector<DevicePart>{{.window = reinterpret_cast<std::byte*>(window_->data()),
+                                 .rows = rows,
+                                 .first = first,
+                                 .windows_from = from}});
+    part_of_row_ = std::make_unique<OnDevice<uint32_t>>(std::vector<uint32_t>(rows, 0));
+    positions_ = std::make_unique<OnDevice<uint32_t>>(positions);
+    cosines_ = std::make_unique<OnDevice<float>>(cosines);
+    sines_ = std::make_unique<OnDevice<float>>(sines);
+    step_ = {.rows = rows,
+             .parts = 1,
+             .part = parts_->data(),
+             .part_of_row = part_of_row_->data(),
+             .positions = positions_->data(),
+             .blocks = blocks_->data(),
+             .cosines = {cosines_->data(), cosines_->data()},
+             .sines = {sines_->data(), sines_->data()},
+             .pairs = 32};
+    std::vector<uint8_t> codes(rows * kDim), scales(rows * 16);
+    for (uint8_t& code : codes) code = Code(&prng);
+    for (uint8_t& scale : scales) scale = static_cast<uint8_t>(115 + prng.Below(4));
+    kv_codes_ = std::make_unique<OnDevice<uint8_t>>(codes);
+    kv_scales_ = std::make_unique<OnDevice<uint8_t>>(scales);
+  }
+
+  std::vector<uint8_t> payloads_host_;
+  std::unique_ptr<OnDevice<uint8_t>> payloads_, window_, kv_codes_, kv_scales_;
+  std::unique_ptr<OnDevice<std::byte*>> blocks_;
+  std::unique_ptr<OnDevice<DevicePart>> parts_;
+  std::unique_ptr<OnDevice<uint32_t>> part_of_row_, positions_;
+  std::unique_ptr<OnDevice<float>> cosines_, sines_;
+  EntryView entries_;
+  StepView step_;
+};
+
+std::vector<uint16_t> RandomBf16(size_t count, float scale, uint64_t seed) {
+  Prng prng(seed);
+  std::vector<uint16_t> values(count);
+  for (uint16_t& value : values) {
+    value = ToBf16(scale * (static_cast<float>(prng.Below(20001)) / 10000.0f - 1.0f));
+  }
+  return values;
+}
+
+TEST_F(V41Shapes, AttentionByTheMatrixUnits) {
+  const struct {
+    uint32_t first, rows, from, selected;
+  } cases[] = {{2000, 1, 0, 512}, {2000, 5, 0, 512}, {1500, 3, 1490, 512}, {700, 130, 650, 300},
+               {0, 2, 0, 1},      {90, 40, 60, 91},  {1000, 4, 0, 0},      {600, 3, 600, 65}};
+  for (const auto& shape : cases) {
+    SCOPED_TRACE(std::to_string(shape.rows) + " rows from " + std::to_string(shape.first));
+    MakeStep(shape.first, shape.rows, shape.from);
+    Prng prng(9);
+    std::vector<int32_t> selected(shape.rows * 512, -1);
+    for (uint32_t r = 0; r < shape.rows; ++r) {
+      const uint32_t visible = shape.first + r + 1;
+      const uint32_t count = std::min(shape.selected, visible);
+      std::vector<int32_t> all(visible);
+      for (uint32_t i = 0; i < visible; ++i) all[i] = static_cast<int32_t>(i);
+      for (uint32_t i = 0; i < count; ++i) std::swap(all[i], all[i + prng.Below(visible - i)]);
+      std::sort(all.begin(), all.begin() + count);
+      std::copy_n(all.begin(), count, selected.begin() + r * 512);
+    }
+    const OnDevice<int32_t> device_selected(selected);
+    const OnDevice<uint16_t> query(RandomBf16(size_t{shape.rows} * kHeads * kDim, 0.5f, 3));
+    const OnDevice<uint16_t> fast(size_t{shape.rows} * kHeads * kDim);
+    const OnDevice<uint16_t> simple(size_t{shape.rows} * kHeads * kDim);
+    std::vector<float> sink_values(kHeads);
+    for (uint32_t h = 0; h < kHeads; ++h) sink_values[h] = static_cast<float>(h) / 16 - 2;
+    const OnDevice<float> sinks(sink_values);
+    AttentionCall call{
+        .step = step_,
+        .windows = {.window = 128, .ring_rows = kRing, .code_bytes = 512, .scale_bytes = 16},
+        .entries = entries_,
+        .query = query.data(),
+        .kv_codes = kv_codes_->data(),
+        .kv_scales = kv_scales_->data(),
+        .selected = shape.selected == 0 ? nullptr : device_selected.data(),
+        .topk = 512,
+        .sinks = sinks.data(),
+        .heads = kHeads,
+        .dim = kDim,
+        .scale = 0.0441941738f,
+        .out = fast.data()};
+    Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
+    Must(CudaStatus(cudaDeviceSynchronize(), "attention"));
+    call.out = simple.data();
+    Must(CudaStatus(LaunchSimpleAttention(call, nullptr), "attention"));
+    Must(CudaStatus(cudaDeviceSynchronize(), "attention"));
+    const std::vector<uint16_t> got = fast.Get(), want = simple.Get();
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double g = FromBf16(got[i]), w = FromBf16(want[i]);
+      ASSERT_FALSE(std::isnan(g)) << i;
+      error += (g - w) * (g - w);
+      norm += w * w;
+    }
+    EXPECT_LT(std::sqrt(error / norm), 4e-3);
+    // Alone: the same bytes.
+    if (shape.rows < 3) continue;
+    const OnDevice<uint16_t> again(size_t{shape.rows} * kHeads * kDim);
+    call.out = again.data();
+    Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
+    EXPECT_TRUE(again.Get() == got);
+  }
+}
+
+TEST_F(V41Shapes, IndexScoresByTheMatrixUnits) {
+  for (const auto& [first, rows] : {std::pair{2047u, 1u}, {2000u, 9u}, {63u, 2u}, {0u, 5u}}) {
+    SCOPED_TRACE(first);
+    MakeStep(first, rows, 0);
+    // Queries as the quantiser leaves them: E2M1 times a power of two.
+    Prng prng(5);
+    std::vector<uint16_t> queries(rows * kIndexHeads * kIndexDim);
+    for (size_t i = 0; i < queries.size(); ++i) {
+      queries[i] =
+          ToBf16(FromE2m1(static_cast<uint8_t>(prng.Below(16))) * (i / 32 % 3 == 0   ? 0.5f
+                                                                   : i / 32 % 3 == 1 ? 1.0f
+                                                                                     : 2.0f));
+    }
+    const std::vector<uint16_t> weights = RandomBf16(rows * kIndexHeads, 1, 6);
+    const OnDevice<uint16_t> device_queries(queries), device_weights(weights);
+    const OnDevice<float> scores(rows * kEntries);
+    Must(CudaStatus(LaunchScores({.step = step_,
+                                  .entries = entries_,
+                                  .ratio = 1,
+                                  .rows = rows,
+                                  .queries = device_queries.data(),
+                                  .weights = device_weights.data(),
+                                  .factor = 1.0f / 64,
+                                  .heads = kIndexHeads,
+                                  .dim = kIndexDim,
+                                  .scores = scores.data(),
+                                  .stride = kEntries},
+                                 first + rows, nullptr),
+                    "scores"));
+    const std::vector<float> got = scores.Get();
+    for (uint32_t r = 0; r < rows; ++r) {
+      const uint32_t visible = first + r + 1;
+      for (uint32_t e = 0; e < visible; e += 7) {
+        const uint8_t* block = &payloads_host_[e / 128 * kPayload];
+        const uint8_t* codes = block + 128 * 288 + e % 128 * 64;
+        const uint8_t* scales = block + 128 * 352 + e % 128 * 4;
+        double want = 0, size = 0;
+        for (uint32_t h = 0; h < kIndexHeads; ++h) {
+          double dot = 0;
+          for (uint32_t d = 0; d < kIndexDim; ++d) {
+            dot += double{FromBf16(queries[(r * kIndexHeads + h) * kIndexDim + d])} *
+                   FromE2m1(codes[d / 2] >> (d % 2 * 4) & 15) * FromUe8m0(scales[d / 32]);
+          }
+          const double term = FromBf16(weights[r * kIndexHeads + h]) / 64 * std::max(dot, 0.0);
+          want += term;
+          size += std::fabs(term);
+        }
+        ASSERT_NEAR(got[r * kEntries + e], want, size * 1e-5 + 1e-6)
+            << "row " << r << " entry " << e;
+      }
+      if (visible < kEntries) {
+        EXPECT_TRUE(std::isnan(got[r * kEntries + visible]));  // Untouched.
+      }
+    }
+  }
+}
+
+TEST_F(V41Shapes, TheBestAreSelectedAscendingTiesByPlace) {
+  Prng prng(12);
+  for (const uint32_t count : {513u, 900u, 4096u, 70'001u, 300'000u}) {
+    SCOPED_TRACE(count);
+    std::vector<float> values(count);
+    for (float& value : values) {  // Many ties.
+      value =
+          static_cast<float>(static_cast<int>(prng.Below(count < 5000 ? 200 : 30'000)) - 100) / 8;
+    }
+    MakeStep(count - 1, 1, count - 1);
+    const OnDevice<float> scores(values);
+    const OnDevice<int32_t> selected(512);
+    const OnDevice<std::byte> room(SelectRoomBytes(1));
+    Must(CudaStatus(LaunchSelect({.step = step_,
+                                  .ratio = 1,
+                                  .rows = 1,
+                                  .scores = scores.data(),
+                                  .stride = count,
+                                  .topk = 512,
+                                  .selected = selected.data(),
+                                  .room = room.data(),
+                                  .entries_max = count},
+                                 nullptr),
+                    "selection"));
+    std::vector<uint32_t> order(count);
+    for (uint32_t i = 0; i < count; ++i) order[i] = i;
+    std::stable_sort(order.begin(), order.end(),
+                     [&](uint32_t a, uint32_t b) { return values[a] > values[b]; });
+    std::vector<int32_t> want(order.begin(), order.begin() + 512);
+    std::sort(want.begin(), want.end());
+    EXPECT_TRUE(selected.Get() == want);
+  }
+}
+
+}  // namespace
+}  // namespace reprise::engine::cuda::test
