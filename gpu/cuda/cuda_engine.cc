@@ -40,6 +40,16 @@ absl::Status CheckSupported(const ModelGeometry& geometry) {
   return absl::OkStatus();
 }
 
+// Also makes the device current.
+absl::Status Check(const ModelGeometry& geometry, const CudaEngineOptions& options) {
+  RP_TRY(CheckSupported(geometry));
+  if (options.rows_max == 0 || options.rows_max > kRowsMaxLimit) {
+    return InvalidArgument("rows_max " + std::to_string(options.rows_max) + " is not from 1 to " +
+                           std::to_string(kRowsMaxLimit));
+  }
+  return UseDevice(options.device).status();
+}
+
 }  // namespace
 
 CudaEngine::CudaEngine(const ModelGeometry& geometry, uint32_t rows_max)
@@ -55,14 +65,24 @@ CudaEngine::CudaEngine(const ModelGeometry& geometry, uint32_t rows_max)
 absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Make(
     const ModelGeometry& geometry, const Checkpoint& checkpoint,
     const std::vector<uint32_t>& engram_map, const CudaEngineOptions& options) {
-  RP_TRY(CheckSupported(geometry));
-  if (options.rows_max == 0 || options.rows_max > kRowsMaxLimit) {
-    return InvalidArgument("rows_max " + std::to_string(options.rows_max) + " is not from 1 to " +
-                           std::to_string(kRowsMaxLimit));
-  }
-  RP_TRY(UseDevice(options.device).status());
+  RP_TRY(Check(geometry, options));
+  RP_ASSIGN(DeviceWeights weights, DeviceWeights::Load(geometry, checkpoint, engram_map));
+  return MakeWith(geometry, std::move(weights), options);
+}
+
+absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::MakeRandom(
+    const ModelGeometry& geometry, const std::vector<uint32_t>& engram_map,
+    const CudaEngineOptions& options) {
+  RP_TRY(Check(geometry, options));
+  RP_ASSIGN(DeviceWeights weights, DeviceWeights::Random(geometry, engram_map));
+  return MakeWith(geometry, std::move(weights), options);
+}
+
+absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::MakeWith(const ModelGeometry& geometry,
+                                                                 DeviceWeights weights,
+                                                                 const CudaEngineOptions& options) {
   std::unique_ptr<CudaEngine> engine(new CudaEngine(geometry, options.rows_max));
-  RP_ASSIGN(engine->weights_, DeviceWeights::Load(engine->geometry_, checkpoint, engram_map));
+  engine->weights_ = std::move(weights);
   RP_ASSIGN(engine->stream_, Stream::Create());
   RP_TRY(engine->Allocate());
   return engine;
@@ -113,8 +133,8 @@ absl::Status CudaEngine::Allocate() {
       {&work_.tops, (scores_max_ / c.candidate_block_size + rows) * 4},
       {&work_.candidates, rows * pool * 4},
       {&work_.candidate_counts, rows * 4},
-      {&work_.select_room, SelectRoomBytes(static_cast<uint32_t>(std::min<uint64_t>(
-                               rows, scores_max_ / kSelectManyFrom)))},
+      {&work_.select_room, SelectRoomBytes(static_cast<uint32_t>(
+                               std::min<uint64_t>(rows, scores_max_ / kSelectManyFrom)))},
       {&work_.gate, rows * experts * 4},
       {&work_.expert_of, rows * chosen * 4},
       {&work_.weight_of, rows * chosen * 4},

@@ -29,6 +29,10 @@ class CudaEngine final : public Engine {
                                                           const Checkpoint& checkpoint,
                                                           const std::vector<uint32_t>& engram_map,
                                                           const CudaEngineOptions& options);
+  // With DeviceWeights::Random.
+  static absl::StatusOr<std::unique_ptr<CudaEngine>> MakeRandom(
+      const ModelGeometry& geometry, const std::vector<uint32_t>& engram_map,
+      const CudaEngineOptions& options);
 
   const ModelGeometry& geometry() const override { return geometry_; }
   const LiveWindowLayout& window_layout() const override { return windows_; }
@@ -66,6 +70,9 @@ class CudaEngine final : public Engine {
   };
 
   CudaEngine(const ModelGeometry& geometry, uint32_t rows_max);
+  static absl::StatusOr<std::unique_ptr<CudaEngine>> MakeWith(const ModelGeometry& geometry,
+                                                              DeviceWeights weights,
+                                                              const CudaEngineOptions& options);
   absl::Status Allocate();
   absl::Status Begin(std::span<const Segment> batch);
   absl::Status FillEngram(std::span<const Segment> batch);

@@ -1,5 +1,7 @@
 #include <cooperative_groups.h>
 
+#include <type_traits>
+
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
 #include "gpu/cuda/matrix_attention.h"
@@ -8,8 +10,8 @@
 
 // Sparse attention by the matrix units, for 64 heads and latents of 512.
 //
-// A cluster of two blocks takes a row: each half of the list of keys, 64 at a time. In a block two
-// warpgroups turn codes into bf16 in shared memory; two multiply: each the logits of 32 keys, then
+// A cluster of two blocks takes a row: each half of the list of keys, 64 at a time. In a block one
+// warpgroup turns codes into bf16 in shared memory; two multiply: each the logits of 32 keys, then
 // the values of 256 dimensions. At the end the two blocks exchange half of their sums. The split is
 // always the same, so a row becomes the same bytes whatever runs beside it.
 namespace reprise::engine::cuda {
@@ -18,7 +20,7 @@ namespace {
 namespace cg = cooperative_groups;
 
 constexpr uint32_t kGroup = 128;  // Threads of a warpgroup.
-constexpr uint32_t kDecoders = 2 * kGroup, kThreads = kDecoders + 2 * kGroup;
+constexpr uint32_t kDecoders = kGroup, kThreads = kDecoders + 2 * kGroup;
 constexpr uint32_t kHeads = 64, kDim = 512, kKeys = 64;
 constexpr uint32_t kBlockBytes = 64 * 128;                // 64 rows of 64 values.
 constexpr uint32_t kTileBytes = kDim / 64 * kBlockBytes;  // 64 rows of 512 values: 64 KiB.
@@ -115,68 +117,66 @@ __device__ inline void ExpandEntry(const uint2& codes, uint8_t scale, uint32_t* 
   }
 }
 
-// A warp decodes eight keys of a tile; those beyond `count` are zeros.
-__device__ void DecodeTile(const AttentionCall& call, const KeyList& list, uint32_t tile,
-                           uint32_t count, uint8_t* to) {
-  constexpr uint32_t kKeysOfWarp = kKeys / (kDecoders / 32), kTogether = 4;
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const bool window = tile < list.window_tiles;
-  // Lane i finds key i of the warp.
+constexpr uint32_t kKeysOfWarp = kKeys / (kDecoders / 32);
+
+// Where key `mine` of a tile lies: each of the first lanes of a warp finds one of its keys. Null
+// beyond `count`.
+struct KeyPlace {
   const uint8_t* codes = nullptr;
   const uint8_t* scales = nullptr;
-  const uint32_t mine = warp * kKeysOfWarp + lane % kKeysOfWarp;
-  if (mine < count) {
-    if (window) {
-      const auto at = static_cast<uint32_t>(list.WindowBegin(call, tile)) + mine;
-      if (at >= list.part.first) {
-        const uint64_t row = list.part.row + at - list.part.first;
-        codes = call.kv_codes + row * kDim;
-        scales = call.kv_scales + row * (kDim / 32);
-      } else {
-        const WindowPlace place = RingPlace(call.windows, list.part, at);
-        codes = place.codes;
-        scales = place.scales;
-      }
-    } else {
-      const auto entry =
-          static_cast<uint32_t>(list.selected[(tile - list.window_tiles) * kKeys + mine]);
-      const EntryPlace place = PlaceOf(call.step, call.entries, list.part, entry);
-      codes = place.main_codes;
-      scales = place.main_scales;
-    }
+};
+__device__ inline KeyPlace FindKey(const AttentionCall& call, const KeyList& list, uint32_t tile,
+                                   uint32_t count) {
+  const uint32_t mine = threadIdx.x / 32 * kKeysOfWarp + threadIdx.x % kKeysOfWarp;
+  if (mine >= count) return {};
+  if (tile >= list.window_tiles) {
+    const auto entry =
+        static_cast<uint32_t>(list.selected[(tile - list.window_tiles) * kKeys + mine]);
+    const EntryPlace place = PlaceOf(call.step, call.entries, list.part, entry);
+    return {place.main_codes, place.main_scales};
   }
-  const auto at_lane = [](const uint8_t* pointer, uint32_t from) {
+  const auto at = static_cast<uint32_t>(list.WindowBegin(call, tile)) + mine;
+  if (at >= list.part.first) {
+    const uint64_t row = list.part.row + at - list.part.first;
+    return {call.kv_codes + row * kDim, call.kv_scales + row * (kDim / 32)};
+  }
+  const WindowPlace place = RingPlace(call.windows, list.part, at);
+  return {place.codes, place.scales};
+}
+__device__ inline KeyPlace PlaceOfLane(const KeyPlace& place, uint32_t lane) {
+  const auto share = [lane](const uint8_t* pointer) {
     return reinterpret_cast<const uint8_t*>(
-        __shfl_sync(0xffffffff, reinterpret_cast<unsigned long long>(pointer), from));
+        __shfl_sync(0xffffffff, reinterpret_cast<unsigned long long>(pointer), lane));
   };
+  return {share(place.codes), share(place.scales)};
+}
+
+// A warp decodes its keys of a tile; those beyond the count are zeros. Loads of kTogether keys are
+// under way at once. `ready` comes between the first loads and the first store.
+template <bool kWindow, typename Ready>
+__device__ inline void DecodeTile(const KeyPlace& place, uint8_t* to, Ready&& ready) {
+  constexpr uint32_t kTogether = kWindow ? 8 : 16;
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  using Codes = std::conditional_t<kWindow, uint4, uint2>;
 #pragma unroll
   for (uint32_t first = 0; first < kKeysOfWarp; first += kTogether) {
-    uint4 loaded[kTogether];
-    uint8_t scale[kTogether];
+    Codes codes[kTogether];
+    uint8_t scales[kTogether];
 #pragma unroll
     for (uint32_t i = 0; i < kTogether; ++i) {
-      const uint8_t* const key_codes = at_lane(codes, first + i);
-      const uint8_t* const key_scales = at_lane(scales, first + i);
-      loaded[i] = make_uint4(0, 0, 0, 0);
-      scale[i] = window ? 1 : 0;
-      if (key_codes == nullptr) continue;
-      if (window) {
-        loaded[i] = *(reinterpret_cast<const uint4*>(key_codes) + lane);
-        scale[i] = key_scales[lane / 2];
-      } else {
-        const uint2 half = *(reinterpret_cast<const uint2*>(key_codes) + lane);
-        loaded[i].x = half.x;
-        loaded[i].y = half.y;
-        scale[i] = key_scales[lane];
-      }
+      const KeyPlace key = PlaceOfLane(place, first + i);
+      const bool real = key.codes != nullptr;
+      codes[i] = real ? *(reinterpret_cast<const Codes*>(key.codes) + lane) : Codes{};
+      scales[i] = real ? key.scales[kWindow ? lane / 2 : lane] : uint8_t{1};
     }
+    if (first == 0) ready();
 #pragma unroll
     for (uint32_t i = 0; i < kTogether; ++i) {
       uint32_t pairs[8];
-      if (window) {
-        ExpandWindow(loaded[i], scale[i], pairs);
+      if constexpr (kWindow) {
+        ExpandWindow(codes[i], scales[i], pairs);
       } else {
-        ExpandEntry(make_uint2(loaded[i].x, loaded[i].y), scale[i], pairs);
+        ExpandEntry(codes[i], scales[i], pairs);
       }
       PutValues(to, warp * kKeysOfWarp + first + i, lane, pairs);
     }
@@ -333,9 +333,9 @@ __global__ __cluster_dims__(2)
   for (uint32_t i = threadIdx.x; i < kHeads * kDim / 8; i += kThreads) {
     const uint32_t head = i / (kDim / 8), piece = i % (kDim / 8);
     const Bf16Bits* from = call.query + (uint64_t{list.row} * kHeads + head) * kDim + piece * 8;
-    CopyAsync16(SharedAddress(shared.query + piece / 8 * kBlockBytes) +
-                    SwizzledOffset(head, piece % 8),
-                from, true);
+    CopyAsync16(
+        SharedAddress(shared.query + piece / 8 * kBlockBytes) + SwizzledOffset(head, piece % 8),
+        from, true);
   }
   CopyCommit();
   uint32_t valid = 0;  // Selected entries come first.
@@ -350,14 +350,24 @@ __global__ __cluster_dims__(2)
   const uint32_t group = threadIdx.x / kGroup;
   Sums sums;
   if (threadIdx.x < kDecoders) {
-    FewerRegisters<48>();
+    FewerRegisters<104>();
     uint32_t turn = 0;
+    KeyPlace next = FindKey(call, list, begin, list.Count(call, begin, valid));
     for (uint32_t tile = begin; tile < end; ++tile) {
-      const uint32_t count = list.Count(call, tile, valid);
-      if (count == 0) continue;
+      const KeyPlace place = next;
+      if (tile + 1 < end) {
+        next = FindKey(call, list, tile + 1, list.Count(call, tile + 1, valid));
+      }
+      if (list.Count(call, tile, valid) == 0) continue;
       const uint32_t buffer = turn % 2;
-      if (turn >= 2) GroupBarrier(kEmpty + buffer, kThreads);
-      DecodeTile(call, list, tile, count, shared.keys[buffer]);
+      const auto ready = [&] {
+        if (turn >= 2) GroupBarrier(kEmpty + buffer, kThreads);
+      };
+      if (tile < list.window_tiles) {
+        DecodeTile<true>(place, shared.keys[buffer], ready);
+      } else {
+        DecodeTile<false>(place, shared.keys[buffer], ready);
+      }
       FenceForMatrixUnits();
       Arrive(kFull + buffer, kThreads);
       ++turn;
@@ -370,7 +380,7 @@ __global__ __cluster_dims__(2)
     cluster.sync();
     return;
   }
-  MoreRegisters<208>();
+  MoreRegisters<200>();
   const uint32_t half = group - kDecoders / kGroup;
 #pragma unroll
   for (float& value : sums.values) value = 0;

@@ -77,6 +77,10 @@ struct DeviceWeights {
   static absl::StatusOr<DeviceWeights> Load(const ModelGeometry& geometry,
                                             const Checkpoint& checkpoint,
                                             const std::vector<uint32_t>& engram_map);
+  // Made on the device, in the right types and sizes and of magnitudes that keep activations
+  // finite: to measure with, where no checkpoint is.
+  static absl::StatusOr<DeviceWeights> Random(const ModelGeometry& geometry,
+                                              const std::vector<uint32_t>& engram_map);
 };
 
 }  // namespace reprise::engine::cuda

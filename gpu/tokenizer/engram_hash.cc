@@ -125,6 +125,12 @@ void EngramHash::Rows(std::span<const TokenId> recent, std::span<const bool> blo
   }
 }
 
+uint64_t EngramHash::TableRows(const ModelConfig& config, uint32_t engram) {
+  const uint32_t count = (config.engram_max_ngram - 1) * config.engram_heads;
+  const std::vector<uint64_t> primes = PrimesOf(config.engram_vocab_size, engram, count);
+  return std::accumulate(primes.begin(), primes.end(), uint64_t{0});
+}
+
 uint32_t EngramHash::rows_per_token() const { return orders_ * heads_; }
 
 }  // namespace reprise::engine

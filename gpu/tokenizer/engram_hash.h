@@ -23,6 +23,9 @@ class EngramHash {
   void Rows(std::span<const TokenId> recent, std::span<const bool> blocked,
             std::span<uint64_t> rows) const;
 
+  // Rows of a table that the hash of `config` reaches: what engram_rows must say.
+  static uint64_t TableRows(const ModelConfig& config, uint32_t engram);
+
   uint32_t rows_per_token() const;
   const std::vector<uint64_t>& multipliers() const { return multipliers_; }
   const std::vector<uint64_t>& primes() const { return primes_; }  // Order-major.
