@@ -11,9 +11,10 @@
 // Sparse attention by the matrix units, for 64 heads and latents of 512.
 //
 // A cluster of two blocks takes a row: each half of the list of keys, 64 at a time. In a block one
-// warpgroup turns codes into bf16 in shared memory; two multiply: each the logits of 32 keys, then
-// the values of 256 dimensions. At the end the two blocks exchange half of their sums. The split is
-// always the same, so a row becomes the same bytes whatever runs beside it.
+// warpgroup turns codes into bf16 in shared memory; two multiply, 256 dimensions
+// each: logits, of which each then has the sums for 32 keys, and values. At the end the two blocks
+// exchange half of their sums. The split is always the same, so a row becomes the same bytes
+// whatever runs beside it.
 namespace reprise::engine::cuda {
 namespace {
 
@@ -29,7 +30,8 @@ constexpr float kNone = -3e38f;
 struct Shared {
   uint8_t query[kTileBytes];
   uint8_t keys[2][kTileBytes];
-  uint8_t p[kBlockBytes];  // [heads][keys], bf16.
+  uint8_t p[kBlockBytes];       // [heads][keys], bf16.
+  float4 logits[2][4][kGroup];  // What a warpgroup has for the other's keys.
   float largest[2][kHeads];
   float total[2][kHeads];                      // Of this block's two halves.
   float peer_top[kHeads], peer_total[kHeads];  // Written by the other block.
@@ -119,36 +121,40 @@ __device__ inline void ExpandEntry(const uint2& codes, uint8_t scale, uint32_t* 
 
 constexpr uint32_t kKeysOfWarp = kKeys / (kDecoders / 32);
 
-// Where key `mine` of a tile lies: each of the first lanes of a warp finds one of its keys. Null
-// beyond `count`.
+// Where a key lies: codes and scales by their offsets from `base`, which may still be on its way
+// from memory. Null: no key.
 struct KeyPlace {
-  const uint8_t* codes = nullptr;
-  const uint8_t* scales = nullptr;
+  const uint8_t* base = nullptr;
+  int64_t codes = 0, scales = 0;
 };
+// Each of the first lanes of a warp finds one of the warp's keys of a tile.
+__device__ inline uint32_t KeyOfLane() {
+  return threadIdx.x / 32 * kKeysOfWarp + threadIdx.x % kKeysOfWarp;
+}
+__device__ inline uint32_t FindEntry(const KeyList& list, uint32_t tile, uint32_t count) {
+  if (tile < list.window_tiles || KeyOfLane() >= count) return 0;
+  return static_cast<uint32_t>(list.selected[(tile - list.window_tiles) * kKeys + KeyOfLane()]);
+}
 __device__ inline KeyPlace FindKey(const AttentionCall& call, const KeyList& list, uint32_t tile,
-                                   uint32_t count) {
-  const uint32_t mine = threadIdx.x / 32 * kKeysOfWarp + threadIdx.x % kKeysOfWarp;
+                                   uint32_t count, uint32_t entry) {
+  const uint32_t mine = KeyOfLane();
   if (mine >= count) return {};
   if (tile >= list.window_tiles) {
-    const auto entry =
-        static_cast<uint32_t>(list.selected[(tile - list.window_tiles) * kKeys + mine]);
-    const EntryPlace place = PlaceOf(call.step, call.entries, list.part, entry);
-    return {place.main_codes, place.main_scales};
+    const EntryView& view = call.entries;
+    const uint32_t row = entry & ((1u << view.block_shift) - 1);
+    return {reinterpret_cast<const uint8_t*>(
+                call.step.blocks[list.part.first_block + (entry >> view.block_shift)]),
+            view.main_codes + row * view.main_code_bytes,
+            view.main_scales + row * view.main_scale_bytes};
   }
   const auto at = static_cast<uint32_t>(list.WindowBegin(call, tile)) + mine;
   if (at >= list.part.first) {
     const uint64_t row = list.part.row + at - list.part.first;
-    return {call.kv_codes + row * kDim, call.kv_scales + row * (kDim / 32)};
+    const uint8_t* base = call.kv_codes + row * kDim;
+    return {base, 0, call.kv_scales + row * (kDim / 32) - base};
   }
   const WindowPlace place = RingPlace(call.windows, list.part, at);
-  return {place.codes, place.scales};
-}
-__device__ inline KeyPlace PlaceOfLane(const KeyPlace& place, uint32_t lane) {
-  const auto share = [lane](const uint8_t* pointer) {
-    return reinterpret_cast<const uint8_t*>(
-        __shfl_sync(0xffffffff, reinterpret_cast<unsigned long long>(pointer), lane));
-  };
-  return {share(place.codes), share(place.scales)};
+  return {place.codes, 0, place.scales - place.codes};
 }
 
 // A warp decodes its keys of a tile; those beyond the count are zeros. Loads of kTogether keys are
@@ -158,16 +164,24 @@ __device__ inline void DecodeTile(const KeyPlace& place, uint8_t* to, Ready&& re
   constexpr uint32_t kTogether = kWindow ? 8 : 16;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   using Codes = std::conditional_t<kWindow, uint4, uint2>;
+  const bool found = place.base != nullptr;
+  const uint8_t* const codes_at = found ? place.base + place.codes : nullptr;
+  const uint8_t* const scales_at = found ? place.base + place.scales : nullptr;
 #pragma unroll
   for (uint32_t first = 0; first < kKeysOfWarp; first += kTogether) {
     Codes codes[kTogether];
     uint8_t scales[kTogether];
 #pragma unroll
     for (uint32_t i = 0; i < kTogether; ++i) {
-      const KeyPlace key = PlaceOfLane(place, first + i);
-      const bool real = key.codes != nullptr;
-      codes[i] = real ? *(reinterpret_cast<const Codes*>(key.codes) + lane) : Codes{};
-      scales[i] = real ? key.scales[kWindow ? lane / 2 : lane] : uint8_t{1};
+      const auto share = [&](const uint8_t* pointer) {
+        return reinterpret_cast<const uint8_t*>(
+            __shfl_sync(0xffffffff, reinterpret_cast<unsigned long long>(pointer), first + i));
+      };
+      const uint8_t* const key_codes = share(codes_at);
+      const uint8_t* const key_scales = share(scales_at);
+      const bool real = key_codes != nullptr;
+      codes[i] = real ? *(reinterpret_cast<const Codes*>(key_codes) + lane) : Codes{};
+      scales[i] = real ? key_scales[kWindow ? lane / 2 : lane] : uint8_t{1};
     }
     if (first == 0) ready();
 #pragma unroll
@@ -197,21 +211,41 @@ __device__ inline void Attend(Shared& shared, const uint8_t* tile, uint32_t coun
                               float scale, Sums& sums) {
   const uint32_t thread = threadIdx.x % kGroup, lane = thread % 32;
   const uint32_t row = thread / 32 * 16 + lane / 4;
-  float logits[16];
+  float partial[32];  // Of all keys, over this warpgroup's dimensions.
   WgmmaFence();
 #pragma unroll
-  for (uint32_t block = 0; block < kDim / 64; ++block) {
+  for (uint32_t block = 0; block < kDim / 128; ++block) {
 #pragma unroll
     for (uint32_t step = 0; step < 4; ++step) {
-      const uint32_t a = SharedAddress(shared.query) + block * kBlockBytes + step * 32;
-      const uint32_t b = SharedAddress(tile) + block * kBlockBytes + half * 32 * 128 + step * 32;
-      WgmmaShared<32, false>::Run(logits, SwizzledRows(a), SwizzledRows(b),
-                                  block + step > 0 ? 1 : 0);
+      const uint32_t at = (half * (kDim / 128) + block) * kBlockBytes + step * 32;
+      WgmmaShared<64, false>::Run(partial, SwizzledRows(SharedAddress(shared.query) + at),
+                                  SwizzledRows(SharedAddress(tile) + at), block + step > 0 ? 1 : 0);
     }
   }
   WgmmaCommit();
   WgmmaWait<0>();
-  Hold(logits);
+  Hold(partial);
+  float logits[16];
+#pragma unroll
+  for (int i = 0; i < 16; i += 4) {
+    float4 sent;
+    float* const out = &sent.x;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      out[j] = half == 0 ? partial[16 + i + j] : partial[i + j];
+      logits[i + j] = half == 0 ? partial[i + j] : partial[16 + i + j];
+    }
+    shared.logits[half][i / 4][thread] = sent;
+  }
+  GroupBarrier(kBoth, 2 * kGroup);
+#pragma unroll
+  for (int i = 0; i < 16; i += 4) {
+    const float4 other = shared.logits[1 - half][i / 4][thread];
+    logits[i] += other.x;
+    logits[i + 1] += other.y;
+    logits[i + 2] += other.z;
+    logits[i + 3] += other.w;
+  }
   float largest[2] = {kNone, kNone};
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
@@ -272,7 +306,7 @@ __device__ inline void Finish(const AttentionCall& call, Shared& shared, const K
                               uint32_t rank, const Sums& sums) {
   const uint32_t thread = threadIdx.x % kGroup, lane = thread % 32;
   const uint32_t head = thread / 32 * 16 + lane / 4, pairs = call.step.pairs;
-  const float* received = reinterpret_cast<const float*>(shared.keys[0]);
+  const float4* received = reinterpret_cast<const float4*>(shared.keys[0]);
   float own[2], other[2], inverse[2];
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
@@ -280,34 +314,32 @@ __device__ inline void Finish(const AttentionCall& call, Shared& shared, const K
     const float top = fmaxf(sums.top[k], shared.peer_top[h]);
     own[k] = expf(sums.top[k] - top);
     other[k] = expf(shared.peer_top[h] - top);
-    // In the order of the list, whichever block this is.
     const float mine = (shared.total[0][h] + shared.total[1][h]) * own[k];
     const float theirs = shared.peer_total[h] * other[k];
-    inverse[k] = 1.0f / ((rank == 0 ? mine + theirs : theirs + mine) + expf(call.sinks[h] - top));
+    inverse[k] = 1.0f / ((mine + theirs) + expf(call.sinks[h] - top));
   }
   const float* cosines = call.step.cosines[call.rotation] + uint64_t{list.row} * pairs;
   const float* sines = call.step.sines[call.rotation] + uint64_t{list.row} * pairs;
   Bf16* out = reinterpret_cast<Bf16*>(call.out) + uint64_t{list.row} * kHeads * kDim;
 #pragma unroll
-  for (int i = 0; i < 128; i += 2) {
-    const int k = i / 2 % 2;
+  for (int i = 0; i < 128; i += 4) {
+    const float4 sent = received[i / 4 * kGroup + thread];
+    const float theirs[4] = {sent.x, sent.y, sent.z, sent.w};
     const uint32_t d = rank * 256 + i / 4 * 8 + lane % 4 * 2;
-    float value[2];
+    const bool turned = d >= kDim - 2 * pairs;
+    const uint32_t pair = turned ? (d - (kDim - 2 * pairs)) / 2 : 0;
+    const float c = turned ? cosines[pair] : 1, s = turned ? -sines[pair] : 0;
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const float mine = sums.values[i + j] * own[k];
-      const float theirs = received[(i + j) * kGroup + thread] * other[k];
-      value[j] = RoundBf16((rank == 0 ? mine + theirs : theirs + mine) * inverse[k]);
+    for (int k = 0; k < 2; ++k) {
+      float value[2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float a = sums.values[i + 2 * k + j] * own[k], b = theirs[2 * k + j] * other[k];
+        value[j] = RoundBf16((a + b) * inverse[k]);
+      }
+      *reinterpret_cast<__nv_bfloat162*>(out + uint64_t{head + 8 * k} * kDim + d) =
+          __floats2bfloat162_rn(value[0] * c - value[1] * s, value[0] * s + value[1] * c);
     }
-    if (d >= kDim - 2 * pairs) {
-      const uint32_t pair = (d - (kDim - 2 * pairs)) / 2;
-      const float c = cosines[pair], s = -sines[pair];
-      const float a = value[0], b = value[1];
-      value[0] = a * c - b * s;
-      value[1] = a * s + b * c;
-    }
-    *reinterpret_cast<__nv_bfloat162*>(out + uint64_t{head + 8 * k} * kDim + d) =
-        __floats2bfloat162_rn(value[0], value[1]);
   }
 }
 
@@ -351,18 +383,28 @@ __global__ __cluster_dims__(2)
   Sums sums;
   if (threadIdx.x < kDecoders) {
     FewerRegisters<104>();
+    // While a tile is decoded, the place of the next one's keys and the entries of the one after it
+    // are on their way.
+    const auto count_of = [&](uint32_t tile) {
+      return tile < end ? list.Count(call, tile, valid) : 0;
+    };
+    const auto entry_of = [&](uint32_t tile) { return FindEntry(list, tile, count_of(tile)); };
     uint32_t turn = 0;
-    KeyPlace next = FindKey(call, list, begin, list.Count(call, begin, valid));
+    KeyPlace next = FindKey(call, list, begin, count_of(begin), entry_of(begin));
+    uint32_t next_entry = entry_of(begin + 1);
     for (uint32_t tile = begin; tile < end; ++tile) {
       const KeyPlace place = next;
-      if (tile + 1 < end) {
-        next = FindKey(call, list, tile + 1, list.Count(call, tile + 1, valid));
-      }
-      if (list.Count(call, tile, valid) == 0) continue;
+      const bool empty = count_of(tile) == 0;
       const uint32_t buffer = turn % 2;
       const auto ready = [&] {
-        if (turn >= 2) GroupBarrier(kEmpty + buffer, kThreads);
+        next = FindKey(call, list, tile + 1, count_of(tile + 1), next_entry);
+        next_entry = entry_of(tile + 2);
+        if (!empty && turn >= 2) GroupBarrier(kEmpty + buffer, kThreads);
       };
+      if (empty) {
+        ready();
+        continue;
+      }
       if (tile < list.window_tiles) {
         DecodeTile<true>(place, shared.keys[buffer], ready);
       } else {
@@ -408,9 +450,12 @@ __global__ __cluster_dims__(2)
   cluster.sync();  // Both blocks are done with their keys.
   Shared& peer = *cluster.map_shared_rank(&shared, 1 - rank);
   if (half != rank) {
-    float* to = reinterpret_cast<float*>(peer.keys[0]);
+    float4* to = reinterpret_cast<float4*>(peer.keys[0]);
 #pragma unroll
-    for (int i = 0; i < 128; ++i) to[i * kGroup + thread] = sums.values[i];
+    for (int i = 0; i < 128; i += 4) {
+      to[i / 4 * kGroup + thread] =
+          make_float4(sums.values[i], sums.values[i + 1], sums.values[i + 2], sums.values[i + 3]);
+    }
     if (lane % 4 == 0) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {

@@ -5,6 +5,11 @@
 // Where entries and window rows lie, as device code.
 namespace reprise::engine::cuda {
 
+// Global entries that a row sees.
+__device__ inline uint32_t Visible(const StepView& step, uint32_t row, uint32_t ratio) {
+  return (step.positions[row] + 1) / ratio;
+}
+
 struct EntryPlace {
   uint8_t* main_codes;
   uint8_t* main_scales;

@@ -9,6 +9,7 @@
 #include "gpu/engine/sampler.h"
 #include "gpu/engine/sequence.h"
 #include "gpu/formats/number_formats.h"
+#include "gpu/tokenizer/tokenizer.h"
 #include "tests/gpu/nano.h"
 #include "tests/gpu/npz.h"
 
@@ -379,6 +380,14 @@ TEST(GoldenRuns, Drafts) {
               proposals.all, confidence_error);
   EXPECT_GE(proposals.share(), 0.9);
   EXPECT_LE(confidence_error, 0.1);
+}
+
+TEST(NanoEngramMapTest, TheShippedMapIsTheTokenizers) {
+  const ModelConfig& config = NanoGeometry().config;
+  const auto shipped =
+      LoadEngramMap(NanoPath("engram_map.bin"), config.vocab_size, config.engram_compressed_vocab);
+  ASSERT_TRUE(shipped.ok()) << Message(shipped.status());
+  EXPECT_EQ(*shipped, NanoEngramMap());
 }
 
 }  // namespace

@@ -77,10 +77,11 @@ OWNERS = {
     "pcre2": ["gpu/tokenizer/regex.cc"],
     "unicode/": ["gpu/tokenizer/unicode.cc"],
     "cuda": ["gpu/*"],
+    "cooperative_groups": ["gpu/cuda/*"],
 }
 # System headers: C++ (no dot), C and Linux.
 SYSTEM = re.compile(r"^(\w+|(sys|netinet|arpa|linux|net)/\w+\.h|(fcntl|unistd|errno|signal|poll|netdb|pthread|"
-                    r"sched|time|getopt|stddef|stdint|stdio|stdlib|string|termios|[a-z0-9]*intrin|cpuid|dirent|fnmatch|semaphore)\.h)$")
+                    r"sched|time|getopt|stddef|stdint|stdio|stdlib|string|termios|[a-z0-9]*intrin|cpuid|dirent|fnmatch|semaphore|dlfcn)\.h)$")
 TESTS_ONLY = ("gtest/", "gmock/", "benchmark/")
 
 # `folder/file.cc` or `folder/file.cc Class::Function` between backquotes in a page.
