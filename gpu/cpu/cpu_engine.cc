@@ -191,11 +191,7 @@ void CpuEngine::Logits(std::span<float> logits) {
 }
 
 absl::Status CpuEngine::Forward(std::span<const Segment> batch, std::span<float> logits) {
-  RP_ASSIGN(const uint32_t logit_rows, CheckSegments(*this, batch));
-  if (logits.size() != size_t{logit_rows} * geometry_.config.vocab_size) {
-    return InvalidArgument("logits has " + std::to_string(logits.size()) + " places; " +
-                           std::to_string(logit_rows) + " rows of the vocabulary are asked for");
-  }
+  RP_ASSIGN(const uint32_t logit_rows, CheckForward(*this, batch, logits));
   Begin(batch);
   if (step_.rows == 0) return absl::OkStatus();
   for (const Step::Part& part : step_.parts) {
@@ -239,22 +235,7 @@ absl::Status CpuEngine::RunLayer(uint32_t layer, const Segment& segment, Floats*
 
 absl::Status CpuEngine::Draft(std::span<const DraftRequest> requests,
                               std::span<DraftResult> results) {
-  if (!weights_.draft.has_value()) {
-    return FailedPrecondition("this model has no draft stages (num_nextn_predict_layers is 0)");
-  }
-  if (results.size() != requests.size()) {
-    return InvalidArgument("as many results as draft requests are needed");
-  }
-  for (const DraftRequest& request : requests) {
-    const bool known =
-        request.token >= 0 && static_cast<uint32_t>(request.token) < geometry_.config.vocab_size;
-    if (request.memory.window != nullptr && known && request.decoder_from <= request.length) {
-      continue;
-    }
-    return InvalidArgument(
-        "a draft request needs a window, a token of the vocabulary, and "
-        "decoder_from up to its length");
-  }
+  RP_TRY(CheckDraftRequests(*this, requests, results));
   if (requests.empty()) return absl::OkStatus();
   ++counters_.draft_steps;
   RunDraft(machine_, rope_, requests, results);

@@ -14,10 +14,6 @@ constexpr uint32_t kHeads = 8;  // Of a block.
 constexpr uint32_t kKeys = 64;  // Of a step of the online softmax.
 constexpr uint32_t kDimsMax = 512;
 
-__device__ inline const Bf16* AsBf16(const Bf16Bits* bits) {
-  return reinterpret_cast<const Bf16*>(bits);
-}
-
 class RowAttention {
  public:
   __device__ RowAttention(const AttentionCall& call, uint8_t* shared)

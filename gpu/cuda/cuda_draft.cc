@@ -1,9 +1,9 @@
 // DSpark: the draft stages' windows, and drafts from them (model-facts section 10).
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "gpu/cuda/cuda_engine.h"
+#include "gpu/engine/sampler.h"
 #include "protocol/base/bytes.h"
 
 namespace reprise::engine::cuda {
@@ -28,26 +28,11 @@ absl::Status CudaEngine::WriteDraftContext(const HalfStep& half) {
 
 absl::Status CudaEngine::Draft(std::span<const DraftRequest> requests,
                                std::span<DraftResult> results) {
-  if (!weights_.draft.has_value()) {
-    return FailedPrecondition("this model has no draft stages (num_nextn_predict_layers is 0)");
-  }
-  if (results.size() != requests.size()) {
-    return InvalidArgument("as many results as draft requests are needed");
-  }
+  RP_TRY(CheckDraftRequests(*this, requests, results));
   if (requests.size() * config_.draft_block > rows_max_) {
     return InvalidArgument("so many drafts need " +
                            std::to_string(requests.size() * config_.draft_block) +
                            " rows; at most " + std::to_string(rows_max_) + " fit");
-  }
-  for (const DraftRequest& request : requests) {
-    const bool known =
-        request.token >= 0 && static_cast<uint32_t>(request.token) < config_.vocab_size;
-    if (request.memory.window != nullptr && known && request.decoder_from <= request.length) {
-      continue;
-    }
-    return InvalidArgument(
-        "a draft request needs a window, a token of the vocabulary, and "
-        "decoder_from up to its length");
   }
   if (requests.empty()) return absl::OkStatus();
   ++counters_.draft_steps;
@@ -149,10 +134,7 @@ absl::Status CudaEngine::Markov(std::span<const DraftRequest> requests,
       const std::span<float> row(&corrections[r * vocab], vocab);
       const float* logits = &base[(r * c.draft_block + k) * vocab];
       for (size_t i = 0; i < vocab; ++i) row[i] += logits[i];
-      previous[r] =
-          requests[r].choose
-              ? requests[r].choose(k, row)
-              : static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
+      previous[r] = requests[r].choose ? requests[r].choose(k, row) : LikeliestToken(row);
       results[r].tokens.push_back(previous[r]);
       results[r].confidences.push_back(
           static_cast<float>(1.0 / (1.0 + std::exp(-double{confidence[r]}))));

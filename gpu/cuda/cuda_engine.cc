@@ -201,7 +201,7 @@ absl::Status CudaEngine::Begin(std::span<const Segment> batch) {
   const float* frequencies[2] = {Floats(work_.frequencies[0]), Floats(work_.frequencies[1])};
   RP_TRY(step_.Begin(encoder, decoder, engram_words, config_.rope_dim / 2, frequencies,
                      stream_.get()));
-  RP_TRY(FillEngram(batch));
+  FillEngram(batch);
   RP_TRY(step_.Copy(stream_.get()));
   now_ = 0;
   pre_ = 0;
@@ -213,7 +213,7 @@ absl::Status CudaEngine::Begin(std::span<const Segment> batch) {
 }
 
 // Table rows follow from ids alone: they are known before the first layer runs.
-absl::Status CudaEngine::FillEngram(std::span<const Segment> batch) {
+void CudaEngine::FillEngram(std::span<const Segment> batch) {
   uint32_t engram = 0;
   for (const LayerDevice& layer : weights_.layers) {
     if (!layer.engram.has_value()) continue;
@@ -232,15 +232,10 @@ absl::Status CudaEngine::FillEngram(std::span<const Segment> batch) {
       }
     }
   }
-  return absl::OkStatus();
 }
 
 absl::Status CudaEngine::Forward(std::span<const Segment> batch, std::span<float> logits) {
-  RP_ASSIGN(const uint32_t logit_rows, CheckSegments(*this, batch));
-  if (logits.size() != size_t{logit_rows} * config_.vocab_size) {
-    return InvalidArgument("logits has " + std::to_string(logits.size()) + " places; " +
-                           std::to_string(logit_rows) + " rows of the vocabulary are asked for");
-  }
+  RP_ASSIGN(const uint32_t logit_rows, CheckForward(*this, batch, logits));
   if (batch.empty()) return absl::OkStatus();
   RP_TRY(Begin(batch));
   for (const DevicePart& part : step_.encoder.parts) {

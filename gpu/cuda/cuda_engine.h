@@ -75,7 +75,7 @@ class CudaEngine final : public Engine {
                                                               const CudaEngineOptions& options);
   absl::Status Allocate();
   absl::Status Begin(std::span<const Segment> batch);
-  absl::Status FillEngram(std::span<const Segment> batch);
+  void FillEngram(std::span<const Segment> batch);
 
   // The steps of a layer, on the rows of `half`.
   absl::Status Layer(uint32_t layer, const HalfStep& half, bool write_global);
@@ -100,7 +100,6 @@ class CudaEngine final : public Engine {
   WindowView WindowsOf(uint32_t layer) const;
   EntryView EntriesOf(uint32_t layer) const;
   int RotationOf(uint32_t layer) const { return geometry_.layers[layer].ratio == 0 ? 0 : 1; }
-  uint32_t LinearRows(uint32_t rows) const { return LinearTileRows(rows); }
 
   ModelGeometry geometry_;
   const ModelConfig& config_;

@@ -11,6 +11,12 @@ namespace reprise::engine::cuda {
 
 using Bf16 = __nv_bfloat16;
 
+// Launches take bf16 values as their bits.
+__device__ inline const Bf16* AsBf16(const uint16_t* bits) {
+  return reinterpret_cast<const Bf16*>(bits);
+}
+__device__ inline Bf16* AsBf16(uint16_t* bits) { return reinterpret_cast<Bf16*>(bits); }
+
 __device__ inline float ToFloat(Bf16 x) { return __bfloat162float(x); }
 __device__ inline Bf16 ToBf16(float x) { return __float2bfloat16_rn(x); }
 // Through bf16 and back.

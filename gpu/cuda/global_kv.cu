@@ -8,10 +8,6 @@ namespace {
 
 constexpr uint32_t kThreads = 128;
 
-__device__ inline const Bf16* AsBf16(const Bf16Bits* bits) {
-  return reinterpret_cast<const Bf16*>(bits);
-}
-
 __device__ inline float RowInverseRms(const float* x, uint32_t count, float eps, float* room) {
   float squares = 0;
   for (uint32_t i = threadIdx.x; i < count; i += kThreads) squares = fmaf(x[i], x[i], squares);

@@ -8,11 +8,6 @@
 namespace reprise::engine::cuda {
 namespace {
 
-__device__ inline Bf16* AsBf16(Bf16Bits* bits) { return reinterpret_cast<Bf16*>(bits); }
-__device__ inline const Bf16* AsBf16(const Bf16Bits* bits) {
-  return reinterpret_cast<const Bf16*>(bits);
-}
-
 __global__ void IndexQueries(StepView step, Bf16Bits* q, uint32_t heads, uint32_t dim) {
   const uint64_t row = blockIdx.x;
   const uint32_t pairs = step.pairs, begin = dim - 2 * pairs;

@@ -7,11 +7,6 @@ namespace {
 
 constexpr uint32_t kThreads = 256;
 
-__device__ inline const Bf16* AsBf16(const Bf16Bits* bits) {
-  return reinterpret_cast<const Bf16*>(bits);
-}
-__device__ inline Bf16* AsBf16(Bf16Bits* bits) { return reinterpret_cast<Bf16*>(bits); }
-
 __global__ void RoundRows(const Bf16Bits* x, uint64_t count, Bf16Bits* y) {
   const uint64_t i = uint64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= count) return;  // Whole warps: count is a multiple of 32.

@@ -10,11 +10,6 @@ constexpr uint32_t kMixThreads = 128;
 constexpr uint32_t kMixRows = 4;  // Of a block: they share fn.
 constexpr uint32_t kCollapseThreads = 256;
 
-__device__ inline const Bf16* AsBf16(const Bf16Bits* bits) {
-  return reinterpret_cast<const Bf16*>(bits);
-}
-__device__ inline Bf16* AsBf16(Bf16Bits* bits) { return reinterpret_cast<Bf16*>(bits); }
-
 __global__ void Rotations(const uint32_t* positions, uint32_t rows, const float* frequencies,
                           uint32_t pairs, float* cosines, float* sines) {
   const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;

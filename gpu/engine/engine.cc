@@ -65,4 +65,34 @@ absl::StatusOr<uint32_t> CheckSegments(const Engine& engine, std::span<const Seg
   return logit_rows;
 }
 
+absl::StatusOr<uint32_t> CheckForward(const Engine& engine, std::span<const Segment> batch,
+                                      std::span<const float> logits) {
+  RP_ASSIGN(const uint32_t rows, CheckSegments(engine, batch));
+  if (logits.size() == size_t{rows} * engine.geometry().config.vocab_size) return rows;
+  return InvalidArgument("logits has " + std::to_string(logits.size()) + " places; " +
+                         std::to_string(rows) + " rows of the vocabulary are asked for");
+}
+
+absl::Status CheckDraftRequests(const Engine& engine, std::span<const DraftRequest> requests,
+                                std::span<const DraftResult> results) {
+  const ModelConfig& config = engine.geometry().config;
+  if (config.draft_stages == 0) {
+    return FailedPrecondition("this model has no draft stages (num_nextn_predict_layers is 0)");
+  }
+  if (results.size() != requests.size()) {
+    return InvalidArgument("as many results as draft requests are needed");
+  }
+  for (const DraftRequest& request : requests) {
+    const bool known =
+        request.token >= 0 && static_cast<uint32_t>(request.token) < config.vocab_size;
+    if (request.memory.window != nullptr && known && request.decoder_from <= request.length) {
+      continue;
+    }
+    return InvalidArgument(
+        "a draft request needs a window, a token of the vocabulary, and "
+        "decoder_from up to its length");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace reprise::engine

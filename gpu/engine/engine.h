@@ -102,6 +102,12 @@ class Engine {
 
 // What Forward checks of its segments, for every backend; the number of logit rows.
 absl::StatusOr<uint32_t> CheckSegments(const Engine& engine, std::span<const Segment> batch);
+// The same, and that `logits` has room for these rows and no more.
+absl::StatusOr<uint32_t> CheckForward(const Engine& engine, std::span<const Segment> batch,
+                                      std::span<const float> logits);
+// What Draft checks of its requests, for every backend.
+absl::Status CheckDraftRequests(const Engine& engine, std::span<const DraftRequest> requests,
+                                std::span<const DraftResult> results);
 
 struct CpuEngineOptions {
   uint32_t threads = 0;     // With the caller; 0: one per core.
