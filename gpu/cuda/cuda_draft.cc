@@ -19,9 +19,19 @@ absl::Status CudaEngine::WriteDraftContext(const HalfStep& half) {
                          config_.hidden_size, stream_.get()));
   for (uint32_t stage = 0; stage < config_.draft_stages; ++stage) {
     const uint32_t layer = config_.layer_count + stage;
-    RP_TRY(LocalKv(layer, half));
-    RP_CUDA_TRY(LaunchWriteWindows(half.view, WindowsOf(layer), work_.kv_codes.as<uint8_t>(),
-                                   work_.kv_scales.as<uint8_t>(), stream_.get()));
+    const WindowView windows = WindowsOf(layer);
+    RP_TRY(Linear(weights_.layers[layer].wq_kv, work_.x_round, work_.projected, rows));
+    RP_CUDA_TRY(LaunchProjected({.step = half.view,
+                                 .rotation = RotationOf(layer),
+                                 .projected = Bits(work_.projected),
+                                 .low = config_.q_lora_rank,
+                                 .dim = config_.head_dim,
+                                 .kv_norm = Floats(weights_.layers[layer].kv_norm),
+                                 .eps = shape_.eps,
+                                 .codes = work_.kv_codes.as<uint8_t>(),
+                                 .scales = work_.kv_scales.as<uint8_t>(),
+                                 .ring = &windows},
+                                stream_.get()));
   }
   return absl::OkStatus();
 }
@@ -58,22 +68,22 @@ absl::Status CudaEngine::Draft(std::span<const DraftRequest> requests,
   RP_TRY(step_.Copy(stream_.get()));
   const HalfStep& half = step_.encoder;
   now_ = pre_ = 0;
+  pending_ = {};
   RP_CUDA_TRY(LaunchEmbed(half.view, Bits(weights_.embed), nullptr, nullptr, c.hidden_size,
                           Bits(work_.stream[now_]), Floats(work_.pre[pre_]), stream_.get()));
   for (uint32_t stage = 0; stage < c.draft_stages; ++stage) {
     const uint32_t layer = c.layer_count + stage;
     const LayerDevice& weights = weights_.layers[layer];
     RP_TRY(Mix(weights.hc_attn, weights.attn_norm, half.view.rows));
-    RP_TRY(Project(layer, half));
+    RP_TRY(Project(layer, half, true));
     RP_TRY(Attend(layer, half, true));
     RP_TRY(ProjectOut(layer, half.view.rows));
-    RP_TRY(Update(half.view.rows));
     RP_TRY(FeedForward(layer, half));
   }
+  RP_TRY(Update(half.view.rows));
   RP_CUDA_TRY(LaunchCollapse(shape_, half.view.rows, Bits(work_.stream[now_]),
-                             Floats(work_.pre[pre_]), nullptr, {}, Floats(weights_.draft->norm),
-                             Bits(work_.y), Bits(work_.x), nullptr, nullptr, nullptr, nullptr,
-                             stream_.get()));
+                             Floats(work_.pre[pre_]), Floats(weights_.draft->norm), Bits(work_.y),
+                             Bits(work_.x), stream_.get()));
   RP_TRY(Linear(weights_.head, work_.x, work_.logits, half.view.rows, LinearOutput::kFloat));
   for (DraftResult& result : results) result = {};
   return Markov(requests, results);

@@ -58,9 +58,7 @@ CudaEngine::CudaEngine(const ModelGeometry& geometry, uint32_t rows_max)
       windows_(LiveWindowLayout::For(geometry_)),
       rope_(config_),
       rows_max_(rows_max),
-      shape_{.hidden = config_.hidden_size,
-             .chunks = StreamChunks(config_.hidden_size),
-             .eps = static_cast<float>(config_.rms_norm_eps)} {}
+      shape_{.hidden = config_.hidden_size, .eps = static_cast<float>(config_.rms_norm_eps)} {}
 
 absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Make(
     const ModelGeometry& geometry, const Checkpoint& checkpoint,
@@ -108,15 +106,14 @@ absl::Status CudaEngine::Allocate() {
       {&work_.stream[1], rows * 4 * c.hidden_size * 2},
       {&work_.pre[0], rows * 16},
       {&work_.pre[1], rows * 16},
-      {&work_.partials, rows * shape_.chunks * kPartials * 4},
+      {&work_.partials, rows * (c.hidden_size / 64) * kMixPartials * 4},
       {&work_.post, rows * 16},
       {&work_.comb, rows * 64},
       {&work_.y, rows * c.hidden_size * 2},
       {&work_.x, rows * c.hidden_size * 2},
       {&work_.x_round, rows * c.hidden_size * 2},
       {&work_.h, rows * c.hidden_size * 2},
-      {&work_.qr, rows * c.q_lora_rank * 2},
-      {&work_.kv, rows * c.head_dim * 2},
+      {&work_.projected, rows * (c.q_lora_rank + c.head_dim) * 2},
       {&work_.kv_codes, rows * c.head_dim},
       {&work_.kv_scales, rows * c.head_dim / 32},
       {&work_.query, rows * c.heads * c.head_dim * 2},
@@ -143,6 +140,7 @@ absl::Status CudaEngine::Allocate() {
       {&work_.slot_weights, rows * chosen * 4},
       {&work_.tiles, (rows * chosen + experts) * sizeof(ExpertTile)},
       {&work_.tile_count, 4},
+      {&work_.tickets, (kMixTickets + 1) * 4},
       {&work_.inner, rows * chosen * c.expert_dim * 2},
       {&work_.expert_out, rows * chosen * c.hidden_size * 2},
       {&work_.shared_inner, rows * c.expert_dim * 2},
@@ -205,6 +203,7 @@ absl::Status CudaEngine::Begin(std::span<const Segment> batch) {
   RP_TRY(step_.Copy(stream_.get()));
   now_ = 0;
   pre_ = 0;
+  pending_ = {};
   taps_taken_ = 0;
   return CudaStatus(LaunchEmbed(step_.encoder.view, Bits(weights_.embed), step_.image_rows,
                                 step_.image_index, config_.hidden_size, Bits(work_.stream[now_]),
@@ -246,6 +245,7 @@ absl::Status CudaEngine::Forward(std::span<const Segment> batch, std::span<float
   for (uint32_t layer = 0; layer < geometry_.encoder_layers; ++layer) {
     RP_TRY(Layer(layer, step_.encoder, true));
   }
+  RP_TRY(Update(step_.encoder.view.rows));
   RP_TRY(WriteDecoderSource());
   const HalfStep& half = step_.decoder;
   counters_.decoder_rows += half.view.rows;
@@ -262,6 +262,7 @@ absl::Status CudaEngine::Forward(std::span<const Segment> batch, std::span<float
   for (uint32_t layer = geometry_.encoder_layers; layer < config_.layer_count; ++layer) {
     RP_TRY(Layer(layer, half, false));
   }
+  RP_TRY(Update(half.view.rows));
   if (weights_.draft.has_value()) RP_TRY(WriteDraftContext(half));
   if (logit_rows > 0) RP_TRY(Logits(half, batch, logits));
   return stream_.Wait();
@@ -271,8 +272,8 @@ absl::Status CudaEngine::Logits(const HalfStep& half, std::span<const Segment> b
                                 std::span<float> logits) {
   // All rows of the decoder are normed; the head takes those that are asked for.
   RP_CUDA_TRY(LaunchCollapse(shape_, half.view.rows, Bits(work_.stream[now_]),
-                             Floats(work_.pre[pre_]), nullptr, {}, Floats(weights_.norm), nullptr,
-                             Bits(work_.x), nullptr, nullptr, nullptr, nullptr, stream_.get()));
+                             Floats(work_.pre[pre_]), Floats(weights_.norm), nullptr, Bits(work_.x),
+                             stream_.get()));
   size_t part = 0;
   uint64_t out = 0;
   for (const Segment& segment : batch) {
@@ -316,6 +317,7 @@ absl::Status CudaEngine::RunLayer(uint32_t layer, const Segment& segment,
   RP_CUDA_TRY(cudaMemcpyAsync(work_.pre[pre_].data(), pre->data(), pre->size() * 4,
                               cudaMemcpyHostToDevice, stream_.get()));
   RP_TRY(Layer(layer, step_.encoder, true));
+  RP_TRY(Update(step_.encoder.view.rows));
   RP_CUDA_TRY(cudaMemcpyAsync(bits.data(), work_.stream[now_].data(), bits.size() * 2,
                               cudaMemcpyDeviceToHost, stream_.get()));
   RP_CUDA_TRY(cudaMemcpyAsync(pre->data(), work_.pre[pre_].data(), pre->size() * 4,

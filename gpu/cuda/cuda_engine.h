@@ -59,11 +59,12 @@ class CudaEngine final : public Engine {
   struct Workspace {
     DeviceMemory stream[2], pre[2], partials, post, comb;
     DeviceMemory y, x, x_round, h;
-    DeviceMemory qr, kv, kv_codes, kv_scales, query, attended, low;
+    DeviceMemory projected, kv_codes, kv_scales, query, attended, low;
     DeviceMemory a, g, latents, keys;
     DeviceMemory index_query, index_weights, selected, scores, tops, candidates, candidate_counts;
     DeviceMemory select_room;
     DeviceMemory gate, expert_of, weight_of, slot_of, row_of, slot_weights, tiles, tile_count;
+    DeviceMemory tickets;  // kMixTickets, then the router's.
     DeviceMemory inner, expert_out, shared_inner, shared_out;
     DeviceMemory engram, engram_kv, taps, logits, markov;
     DeviceMemory frequencies[2];
@@ -80,11 +81,13 @@ class CudaEngine final : public Engine {
   // The steps of a layer, on the rows of `half`.
   absl::Status Layer(uint32_t layer, const HalfStep& half, bool write_global);
   absl::Status Mix(const MhcDevice& mhc, const DeviceMemory& norm, uint32_t rows);
+  // What the last sublayer gave is added to the stream; else the next Mix does it on its way.
   absl::Status Update(uint32_t rows);
   absl::Status Linear(const OwnedLinear& matrix, const DeviceMemory& x, const DeviceMemory& y,
                       uint32_t rows, LinearOutput output = LinearOutput::kBf16);
-  absl::Status Project(uint32_t layer, const HalfStep& half);
-  absl::Status LocalKv(uint32_t layer, const HalfStep& half);
+  absl::Status Project(uint32_t layer, const HalfStep& half, bool drafts);
+  // From the queries' low-rank part.
+  absl::Status FromLow(const OwnedLinear& matrix, const DeviceMemory& y, uint32_t rows);
   absl::Status WriteGlobal(uint32_t layer, const HalfStep& half);
   absl::Status Select(uint32_t layer, const HalfStep& half);
   absl::Status Attend(uint32_t layer, const HalfStep& half, bool drafts);
@@ -114,6 +117,7 @@ class CudaEngine final : public Engine {
   StepUpload step_;
   int now_ = 0;          // Of stream[2].
   int pre_ = 0;          // Of pre[2].
+  StreamAdd pending_;    // Not yet in the stream.
   bool pooled_ = false;  // Candidates of the last source that writes them exclude some.
   uint32_t taps_taken_ = 0;
   uint64_t scores_max_ = 0;             // Floats of `scores`.

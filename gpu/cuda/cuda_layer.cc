@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "gpu/cuda/cuda_engine.h"
 #include "protocol/base/bytes.h"
@@ -41,42 +42,55 @@ absl::Status CudaEngine::Layer(uint32_t layer, const HalfStep& half, bool write_
   const LayerDevice& weights = weights_.layers[layer];
   const LayerPlan& plan = geometry_.layers[layer];
   const uint32_t rows = half.view.rows;
+  const bool tap = plan.draft_tap && weights_.draft.has_value();
+  if (weights.engram.has_value() || tap) RP_TRY(Update(rows));
   if (weights.engram.has_value()) RP_TRY(AddEngram(layer, half));
-  if (plan.draft_tap && weights_.draft.has_value()) {
+  if (tap) {
     RP_CUDA_TRY(LaunchTap(shape_, rows, Bits(work_.stream[now_]), taps_taken_++,
                           static_cast<uint32_t>(config_.draft_target_layers.size()),
                           Bits(work_.taps), stream_.get()));
   }
   RP_TRY(Mix(weights.hc_attn, weights.attn_norm, rows));
-  RP_TRY(Project(layer, half));
+  RP_TRY(Project(layer, half, false));
   if (plan.mode == LayerMode::kFull && write_global) RP_TRY(WriteGlobal(layer, half));
   if (weights.indexer.has_value()) RP_TRY(Select(layer, half));
   RP_TRY(Attend(layer, half, false));
-  RP_CUDA_TRY(LaunchWriteWindows(half.view, WindowsOf(layer), work_.kv_codes.as<uint8_t>(),
-                                 work_.kv_scales.as<uint8_t>(), stream_.get()));
+  if (half.part_rows_max > LiveWindowLayout::kDraftRowsMax) {
+    RP_CUDA_TRY(LaunchWriteWindows(half.view, WindowsOf(layer), work_.kv_codes.as<uint8_t>(),
+                                   work_.kv_scales.as<uint8_t>(), stream_.get()));
+  }
   RP_TRY(ProjectOut(layer, rows));
-  RP_TRY(Update(rows));
   return FeedForward(layer, half);
 }
 
 absl::Status CudaEngine::Mix(const MhcDevice& mhc, const DeviceMemory& norm, uint32_t rows) {
-  RP_CUDA_TRY(LaunchMix(shape_, rows, Bits(work_.stream[now_]), Floats(mhc.fn),
-                        Floats(work_.partials), stream_.get()));
-  const MixWeights mix{.base = Floats(mhc.base),
-                       .scale = Floats(mhc.scale),
-                       .iterations = config_.hc_sinkhorn_iters,
-                       .eps = static_cast<float>(config_.hc_eps)};
-  RP_CUDA_TRY(LaunchCollapse(shape_, rows, Bits(work_.stream[now_]), Floats(work_.pre[pre_]),
-                             Floats(work_.partials), mix, Floats(norm), nullptr, Bits(work_.x),
-                             Bits(work_.x_round), Floats(work_.pre[1 - pre_]), Floats(work_.post),
-                             Floats(work_.comb), stream_.get()));
+  const MixCall call{.shape = shape_,
+                     .rows = rows,
+                     .add = std::exchange(pending_, {}),
+                     .stream = Bits(work_.stream[now_]),
+                     .pre = Floats(work_.pre[pre_]),
+                     .fn = Bits(mhc.fn),
+                     .mix = {.base = Floats(mhc.base),
+                             .scale = Floats(mhc.scale),
+                             .iterations = config_.hc_sinkhorn_iters,
+                             .eps = static_cast<float>(config_.hc_eps)},
+                     .norm = Floats(norm),
+                     .partials = Floats(work_.partials),
+                     .tickets = work_.tickets.as<uint32_t>(),
+                     .y = Bits(work_.y),
+                     .x = Bits(work_.x),
+                     .x_round = Bits(work_.x_round),
+                     .pre_next = Floats(work_.pre[1 - pre_]),
+                     .post = Floats(work_.post),
+                     .comb = Floats(work_.comb)};
   pre_ = 1 - pre_;
-  return absl::OkStatus();
+  return CudaStatus(LaunchMix(call, stream_.get()), "mix");
 }
 
 absl::Status CudaEngine::Update(uint32_t rows) {
-  return CudaStatus(LaunchUpdate(shape_, rows, Bits(work_.h), Floats(work_.post),
-                                 Floats(work_.comb), Bits(work_.stream[now_]), stream_.get()),
+  if (pending_.post == nullptr) return absl::OkStatus();
+  return CudaStatus(LaunchUpdate(shape_, rows, std::exchange(pending_, {}),
+                                 Bits(work_.stream[now_]), stream_.get()),
                     "stream update");
 }
 
@@ -93,27 +107,39 @@ absl::Status CudaEngine::Linear(const OwnedLinear& matrix, const DeviceMemory& x
                     "a product");
 }
 
-absl::Status CudaEngine::LocalKv(uint32_t layer, const HalfStep& half) {
-  const LayerDevice& weights = weights_.layers[layer];
-  RP_TRY(Linear(weights.wkv, work_.x_round, work_.kv, half.view.rows));
-  return CudaStatus(
-      LaunchFinishKv(half.view, RotationOf(layer), Bits(work_.kv), config_.head_dim,
-                     Floats(weights.kv_norm), config_.head_dim, shape_.eps,
-                     work_.kv_codes.as<uint8_t>(), work_.kv_scales.as<uint8_t>(), stream_.get()),
-      "window rows");
-}
-
-absl::Status CudaEngine::Project(uint32_t layer, const HalfStep& half) {
+absl::Status CudaEngine::Project(uint32_t layer, const HalfStep& half, bool drafts) {
   const LayerDevice& weights = weights_.layers[layer];
   const uint32_t rows = half.view.rows, low = config_.q_lora_rank;
-  RP_TRY(LocalKv(layer, half));
-  RP_TRY(Linear(weights.wq_a, work_.x_round, work_.qr, rows));
-  RP_CUDA_TRY(LaunchNorm(Bits(work_.qr), low, Floats(weights.q_norm), low, rows, shape_.eps, true,
-                         Bits(work_.qr), low, stream_.get()));
-  RP_TRY(Linear(weights.wq_b, work_.qr, work_.query, rows));
+  const WindowView windows = WindowsOf(layer);
+  const bool spare = half.part_rows_max <= LiveWindowLayout::kDraftRowsMax;
+  RP_TRY(Linear(weights.wq_kv, work_.x_round, work_.projected, rows));
+  RP_CUDA_TRY(LaunchProjected({.step = half.view,
+                               .rotation = RotationOf(layer),
+                               .projected = Bits(work_.projected),
+                               .low = low,
+                               .dim = config_.head_dim,
+                               .q_norm = Floats(weights.q_norm),
+                               .kv_norm = Floats(weights.kv_norm),
+                               .eps = shape_.eps,
+                               .codes = work_.kv_codes.as<uint8_t>(),
+                               .scales = work_.kv_scales.as<uint8_t>(),
+                               .ring = spare && !drafts ? &windows : nullptr},
+                              stream_.get()));
+  RP_TRY(FromLow(weights.wq_b, work_.query, rows));
   return CudaStatus(LaunchRotateHeads(half.view, RotationOf(layer), Bits(work_.query),
                                       config_.heads, config_.head_dim, stream_.get()),
                     "query rotation");
+}
+
+absl::Status CudaEngine::FromLow(const OwnedLinear& matrix, const DeviceMemory& y, uint32_t rows) {
+  return CudaStatus(LaunchLinear({.matrix = matrix.view,
+                                  .x = work_.projected.data(),
+                                  .x_stride = config_.q_lora_rank + config_.head_dim,
+                                  .y = y.data(),
+                                  .y_stride = matrix.view.outputs,
+                                  .rows = rows},
+                                 stream_.get()),
+                    "queries");
 }
 
 absl::Status CudaEngine::WriteGlobal(uint32_t layer, const HalfStep& half) {
@@ -154,7 +180,7 @@ absl::Status CudaEngine::Select(uint32_t layer, const HalfStep& half) {
                     .selected = work_.selected.as<int32_t>()};
   if (visible <= c.index_topk) return CudaStatus(LaunchSelect(select, stream_.get()), "selection");
 
-  RP_TRY(Linear(weights.wq_b, work_.qr, work_.index_query, rows));
+  RP_TRY(FromLow(weights.wq_b, work_.index_query, rows));
   RP_TRY(Linear(weights.head_weights, work_.x, work_.index_weights, rows));
   RP_CUDA_TRY(LaunchIndexQueries(half.view, Bits(work_.index_query), c.index_heads,
                                  c.index_head_dim, stream_.get()));
@@ -164,13 +190,13 @@ absl::Status CudaEngine::Select(uint32_t layer, const HalfStep& half) {
   const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_head_dim)) /
                                          std::sqrt(static_cast<double>(c.index_heads)));
   const auto piece = static_cast<uint32_t>(std::max<uint64_t>(1, scores_max_ / stride));
-  for (uint32_t row = 0; row < rows; row += piece) {
-    const uint32_t count = std::min(piece, rows - row);
+  const auto take = [&](uint32_t row, uint32_t count, bool one_part) -> absl::Status {
     ScoreCall score{.step = half.view,
                     .entries = EntriesOf(layer),
                     .ratio = plan.ratio,
                     .row = row,
                     .rows = count,
+                    .one_part = one_part,
                     .queries = Bits(work_.index_query),
                     .weights = Bits(work_.index_weights),
                     .factor = factor,
@@ -205,7 +231,18 @@ absl::Status CudaEngine::Select(uint32_t layer, const HalfStep& half) {
     select.candidate_counts = score.candidate_counts;
     select.room = work_.select_room.data();
     select.entries_max = visible;
-    RP_CUDA_TRY(LaunchSelect(select, stream_.get()));
+    return CudaStatus(LaunchSelect(select, stream_.get()), "selection");
+  };
+  const auto take_rows = [&](uint32_t begin, uint32_t end, bool one_part) -> absl::Status {
+    for (uint32_t row = begin; row < end; row += piece) {
+      RP_TRY(take(row, std::min(piece, end - row), one_part));
+    }
+    return absl::OkStatus();
+  };
+  // Rows of one sequence share its keys, which pays when it has several.
+  if (inside || half.part_rows_max < kRowsThatShareKeys) return take_rows(0, rows, false);
+  for (const DevicePart& part : half.parts) {
+    RP_TRY(take_rows(part.row, part.row + part.rows, true));
   }
   return absl::OkStatus();
 }
@@ -236,6 +273,7 @@ absl::Status CudaEngine::ProjectOut(uint32_t layer, uint32_t rows) {
   const LayerDevice& weights = weights_.layers[layer];
   const uint32_t low = c.o_groups * c.o_lora_rank;
   RP_CUDA_TRY(LaunchLinear({.matrix = weights.wo_a.view,
+                            .output = LinearOutput::kRounded,
                             .x = work_.attended.data(),
                             .x_stride = uint64_t{c.heads} * c.head_dim,
                             .y = work_.low.data(),
@@ -244,7 +282,7 @@ absl::Status CudaEngine::ProjectOut(uint32_t layer, uint32_t rows) {
                             .block_outputs = c.o_lora_rank,
                             .block_inputs = c.heads / c.o_groups * c.head_dim},
                            stream_.get()));
-  RP_CUDA_TRY(LaunchRoundA(Bits(work_.low), uint64_t{rows} * low, Bits(work_.low), stream_.get()));
+  pending_ = {.post = Floats(work_.post), .comb = Floats(work_.comb), .h = Bits(work_.h)};
   return Linear(weights.wo_b, work_.low, work_.h, rows);
 }
 
@@ -258,6 +296,9 @@ absl::Status CudaEngine::FeedForward(uint32_t layer, const HalfStep& half) {
   const auto limit = static_cast<float>(c.swiglu_limit);
   RP_TRY(Mix(layer_weights.hc_ffn, layer_weights.ffn_norm, rows));
   RP_TRY(Linear(moe.gate, work_.x, work_.gate, rows, LinearOutput::kFloat));
+  // Tiles as large as an expert's share of the rows, twice over.
+  const uint32_t tile_rows =
+      LinearTileRows(std::min(rows, 2 * ((rows * chosen + moe.routed - 1) / moe.routed)));
   RP_CUDA_TRY(LaunchRoute({.rows = rows,
                            .experts = moe.routed,
                            .chosen = chosen,
@@ -266,24 +307,16 @@ absl::Status CudaEngine::FeedForward(uint32_t layer, const HalfStep& half) {
                            .image_bias = Floats(moe.image_bias),
                            .image = half.view.image,
                            .scaling = static_cast<float>(c.routed_scaling),
+                           .tile_rows = tile_rows,
+                           .ticket = work_.tickets.as<uint32_t>() + kMixTickets,
                            .expert_of = work_.expert_of.as<uint32_t>(),
-                           .weight_of = Floats(work_.weight_of)},
+                           .weight_of = Floats(work_.weight_of),
+                           .slot_of = work_.slot_of.as<uint32_t>(),
+                           .row_of = work_.row_of.as<uint32_t>(),
+                           .slot_weights = Floats(work_.slot_weights),
+                           .tiles = work_.tiles.as<ExpertTile>(),
+                           .tile_count = work_.tile_count.as<uint32_t>()},
                           stream_.get()));
-  // Tiles as large as an expert's share of the rows, twice over.
-  const uint32_t tile_rows =
-      LinearTileRows(std::min(rows, 2 * ((rows * chosen + moe.routed - 1) / moe.routed)));
-  RP_CUDA_TRY(LaunchPlan({.rows = rows,
-                          .experts = moe.routed,
-                          .chosen = chosen,
-                          .expert_of = work_.expert_of.as<uint32_t>(),
-                          .weight_of = Floats(work_.weight_of),
-                          .slot_of = work_.slot_of.as<uint32_t>(),
-                          .row_of = work_.row_of.as<uint32_t>(),
-                          .slot_weights = Floats(work_.slot_weights),
-                          .tile_rows = tile_rows,
-                          .tiles = work_.tiles.as<ExpertTile>(),
-                          .tile_count = work_.tile_count.as<uint32_t>()},
-                         stream_.get()));
   const uint32_t slots = rows * chosen;
   LinearCall up{.matrix = moe.up.view,
                 .output = LinearOutput::kSwiglu,
@@ -299,8 +332,6 @@ absl::Status CudaEngine::FeedForward(uint32_t layer, const HalfStep& half) {
                 .tile_count = work_.tile_count.as<uint32_t>(),
                 .tiles_max = std::min(slots, slots / tile_rows + std::min(moe.routed, slots))};
   RP_CUDA_TRY(LaunchLinear(up, tile_rows, stream_.get()));
-  RP_CUDA_TRY(LaunchRoundA(Bits(work_.inner), uint64_t{slots} * c.expert_dim, Bits(work_.inner),
-                           stream_.get()));
   LinearCall down{.matrix = moe.down.view,
                   .x = work_.inner.data(),
                   .x_stride = c.expert_dim,
@@ -319,13 +350,14 @@ absl::Status CudaEngine::FeedForward(uint32_t layer, const HalfStep& half) {
   up.row_weights = nullptr;
   up.tiles = nullptr;
   RP_CUDA_TRY(LaunchLinear(up, stream_.get()));
-  RP_CUDA_TRY(LaunchRoundA(Bits(work_.shared_inner), uint64_t{rows} * c.expert_dim,
-                           Bits(work_.shared_inner), stream_.get()));
   RP_TRY(Linear(moe.shared_down, work_.shared_inner, work_.shared_out, rows));
-  RP_CUDA_TRY(LaunchCombine(rows, chosen, c.hidden_size, work_.slot_of.as<uint32_t>(),
-                            Bits(work_.expert_out), Bits(work_.shared_out), Bits(work_.h),
-                            stream_.get()));
-  return Update(rows);
+  pending_ = {.post = Floats(work_.post),
+              .comb = Floats(work_.comb),
+              .chosen = chosen,
+              .slot_of = work_.slot_of.as<uint32_t>(),
+              .outputs = Bits(work_.expert_out),
+              .shared = Bits(work_.shared_out)};
+  return absl::OkStatus();
 }
 
 absl::Status CudaEngine::AddEngram(uint32_t layer, const HalfStep& half) {
@@ -346,9 +378,8 @@ absl::Status CudaEngine::AddEngram(uint32_t layer, const HalfStep& half) {
 absl::Status CudaEngine::WriteDecoderSource() {
   const uint32_t layer = geometry_.encoder_layers;
   RP_CUDA_TRY(LaunchCollapse(shape_, step_.encoder.view.rows, Bits(work_.stream[now_]),
-                             Floats(work_.pre[pre_]), nullptr, {},
-                             Floats(weights_.layers[layer].attn_norm), nullptr, Bits(work_.x),
-                             nullptr, nullptr, nullptr, nullptr, stream_.get()));
+                             Floats(work_.pre[pre_]), Floats(weights_.layers[layer].attn_norm),
+                             nullptr, Bits(work_.x), stream_.get()));
   return WriteGlobal(layer, step_.encoder);
 }
 

@@ -221,8 +221,8 @@ cudaError_t LaunchIndexQueries(const StepView& step, Bf16Bits* q, uint32_t heads
 cudaError_t LaunchScores(const ScoreCall& call, uint32_t entries_max, cudaStream_t stream) {
   if (call.rows == 0 || entries_max == 0) return cudaSuccess;
   if (call.heads == kIndexHeads && call.dim == kIndexDim) {
-    // Rows of one sequence share its keys.
-    const bool shared_keys = call.step.parts == 1 && call.rows >= 4 && call.candidates == nullptr;
+    const bool shared_keys =
+        call.one_part && call.rows >= kRowsThatShareKeys && call.candidates == nullptr;
     return shared_keys ? LaunchMatrixScores<4>(call, entries_max, stream)
                        : LaunchMatrixScores<1>(call, entries_max, stream);
   }

@@ -52,45 +52,75 @@ struct EntryView {
   uint32_t main_code_bytes = 0, main_scale_bytes = 0, index_code_bytes = 0, index_scale_bytes = 0;
 };
 
-// cos and sin of position x frequency, for StepView.
-cudaError_t LaunchRotations(const uint32_t* positions, uint32_t rows, const float* frequencies,
-                            uint32_t pairs, float* cosines, float* sines, cudaStream_t stream);
+// cos and sin of position x frequency, for StepView: of layers without and with a ratio.
+struct RotationCall {
+  const uint32_t* positions = nullptr;  // [rows]
+  uint32_t rows = 0, pairs = 0;
+  const float* frequencies[2] = {};  // [pairs]
+  float* cosines[2] = {};            // [rows][pairs]
+  float* sines[2] = {};
+};
+cudaError_t LaunchRotations(const RotationCall& call, cudaStream_t stream);
 
 // ---- Streams and hyper-connections (model-facts section 7) -------------------------------------
 
 struct StreamShape {
-  uint32_t hidden = 0;
-  uint32_t chunks = 0;  // The flattened stream is summed in so many pieces.
+  uint32_t hidden = 0;  // A multiple of 64.
   float eps = 0;
 };
-// Chunks for a hidden size: pieces of at most 1,280 values that divide 4 x hidden.
-uint32_t StreamChunks(uint32_t hidden);
-inline constexpr uint32_t kMixes = 24;
-inline constexpr uint32_t kPartials = 32;  // Floats of a chunk: 24 mixes, the sum of squares.
 
 // stream [rows][4][hidden], pre [rows][4]. image_rows [marked rows][hidden], by image_index [rows].
 cudaError_t LaunchEmbed(const StepView& step, const Bf16Bits* table, const Bf16Bits* image_rows,
                         const uint32_t* image_index, uint32_t hidden, Bf16Bits* stream, float* pre,
                         cudaStream_t cuda);
-// partials [rows][chunks][kPartials] of fn [24][4 hidden].
-cudaError_t LaunchMix(const StreamShape& shape, uint32_t rows, const Bf16Bits* stream,
-                      const float* fn, float* partials, cudaStream_t cuda);
+
+// What a sublayer gives, for stream = post h + comb stream. post null: nothing.
+struct StreamAdd {
+  const float* post = nullptr;  // [rows][4]
+  const float* comb = nullptr;  // [rows][4][4]
+  const Bf16Bits* h = nullptr;  // [rows][hidden]; null: the sum of experts' outputs.
+  uint32_t chosen = 0;
+  const uint32_t* slot_of = nullptr;  // [rows][chosen]: a row's slots are added in order,
+  const Bf16Bits* outputs = nullptr;  // [slots][hidden]
+  const Bf16Bits* shared = nullptr;   // [rows][hidden]: then the shared expert's.
+};
+cudaError_t LaunchUpdate(const StreamShape& shape, uint32_t rows, const StreamAdd& add,
+                         Bf16Bits* stream, cudaStream_t cuda);
+
 struct MixWeights {
   const float* base = nullptr;   // [24]
   const float* scale = nullptr;  // [3]
   uint32_t iterations = 0;
   float eps = 0;
 };
-// x = norm(collapse(stream, pre)) and x through quantiser A; the mixes become pre_next [rows][4],
-// post [rows][4], comb [rows][4][4]. partials null: the collapse and the norm alone. x_round null:
-// not wanted. y null: likewise the collapse before the norm.
+// The update, then x = norm(collapse(stream, pre)), also through quantiser A; the mixes of the
+// stream become pre_next, post and comb.
+struct MixCall {
+  StreamShape shape;
+  uint32_t rows = 0;
+  StreamAdd add;
+  Bf16Bits* stream = nullptr;
+  const float* pre = nullptr;
+  const Bf16Bits* fn = nullptr;  // PackMix
+  MixWeights mix;
+  const float* norm = nullptr;
+  float* partials = nullptr;    // Room: [rows][hidden / 64][kMixPartials].
+  uint32_t* tickets = nullptr;  // [kMixTickets], 0 between launches.
+  Bf16Bits* y = nullptr;        // [rows][hidden]: the collapse before the norm.
+  Bf16Bits* x = nullptr;
+  Bf16Bits* x_round = nullptr;
+  float* pre_next = nullptr;
+  float* post = nullptr;
+  float* comb = nullptr;
+};
+inline constexpr uint32_t kMixPartials = 32, kMixTickets = 2;
+// One launch for up to 16 rows, else two.
+cudaError_t LaunchMix(const MixCall& call, cudaStream_t stream);
+
+// x = norm(collapse(stream, pre)) alone. y null: the collapse before the norm is not wanted.
 cudaError_t LaunchCollapse(const StreamShape& shape, uint32_t rows, const Bf16Bits* stream,
-                           const float* pre, const float* partials, const MixWeights& mix,
-                           const float* norm, Bf16Bits* y, Bf16Bits* x, Bf16Bits* x_round,
-                           float* pre_next, float* post, float* comb, cudaStream_t cuda);
-// stream = post h + comb stream.
-cudaError_t LaunchUpdate(const StreamShape& shape, uint32_t rows, const Bf16Bits* h,
-                         const float* post, const float* comb, Bf16Bits* stream, cudaStream_t cuda);
+                           const float* pre, const float* norm, Bf16Bits* y, Bf16Bits* x,
+                           cudaStream_t cuda);
 // Mean over the copies, into out [rows][targets][hidden] at `tap`.
 cudaError_t LaunchTap(const StreamShape& shape, uint32_t rows, const Bf16Bits* stream, uint32_t tap,
                       uint32_t targets, Bf16Bits* out, cudaStream_t cuda);
@@ -106,10 +136,23 @@ cudaError_t LaunchRoundA(const Bf16Bits* x, uint64_t count, Bf16Bits* y, cudaStr
 cudaError_t LaunchNorm(const Bf16Bits* x, uint64_t x_stride, const float* weight, uint32_t count,
                        uint32_t rows, float eps, bool round, Bf16Bits* y, uint64_t y_stride,
                        cudaStream_t stream);
-// kv [rows][dim] (x_stride between them) -> norm, rotation, quantiser A: codes and scales.
-cudaError_t LaunchFinishKv(const StepView& step, int rotation, const Bf16Bits* kv,
-                           uint64_t kv_stride, const float* norm, uint32_t dim, float eps,
-                           uint8_t* codes, uint8_t* scales, cudaStream_t stream);
+// What attention takes from wq_a's and wkv's product [rows][low + dim]: the queries' low-rank part
+// is normed, and goes through quantiser A, in place; the window row is normed, rotated and becomes
+// codes and scales. `ring` not null: also there (see LaunchWriteWindows), which is right before
+// attention only when no part has more rows than a ring has to spare.
+struct ProjectedCall {
+  StepView step;
+  int rotation = 0;
+  Bf16Bits* projected = nullptr;
+  uint32_t low = 0, dim = 0;
+  const float* q_norm = nullptr;  // Null: the window rows alone.
+  const float* kv_norm = nullptr;
+  float eps = 0;
+  uint8_t* codes = nullptr;          // [rows][dim]
+  uint8_t* scales = nullptr;         // [rows][dim / 32]
+  const WindowView* ring = nullptr;  // On the host.
+};
+cudaError_t LaunchProjected(const ProjectedCall& call, cudaStream_t stream);
 // Turns the last 2 pairs values of every head of q [rows][heads][dim].
 cudaError_t LaunchRotateHeads(const StepView& step, int rotation, Bf16Bits* q, uint32_t heads,
                               uint32_t dim, cudaStream_t stream);
@@ -168,11 +211,13 @@ cudaError_t LaunchStoreTails(const StepView& step, const WindowView& windows, co
 // q [rows][heads][dim] -> rotated, through quantiser C, as bf16 values in place.
 cudaError_t LaunchIndexQueries(const StepView& step, Bf16Bits* q, uint32_t heads, uint32_t dim,
                                cudaStream_t stream);
+inline constexpr uint32_t kRowsThatShareKeys = 4;
 struct ScoreCall {
   StepView step;
   EntryView entries;
   uint32_t ratio = 0;
   uint32_t row = 0, rows = 0;         // Rows of the step that are scored.
+  bool one_part = false;              // They all are of one part.
   const Bf16Bits* queries = nullptr;  // [step rows][heads][dim]
   const Bf16Bits* weights = nullptr;  // [step rows][heads]
   float factor = 0;                   // Of the weights.
@@ -218,6 +263,8 @@ cudaError_t LaunchPool(const PoolCall& call, cudaStream_t stream);
 
 // ---- Experts (model-facts section 8) -----------------------------------------------------------
 
+struct ExpertTile;
+// Which experts a row goes to, with what weights; and the rows of every expert, as tiles.
 struct RouteCall {
   uint32_t rows = 0, experts = 0, chosen = 0;
   const float* logits = nullptr;  // [rows][experts]
@@ -225,27 +272,17 @@ struct RouteCall {
   const float* image_bias = nullptr;
   const uint8_t* image = nullptr;
   float scaling = 0;
+  uint32_t tile_rows = 0;
+  uint32_t* ticket = nullptr;     // 0 between launches.
   uint32_t* expert_of = nullptr;  // [rows][chosen], ascending
   float* weight_of = nullptr;     // [rows][chosen]
-};
-cudaError_t LaunchRoute(const RouteCall& call, cudaStream_t stream);
-struct ExpertTile;
-struct PlanCall {
-  uint32_t rows = 0, experts = 0, chosen = 0;
-  const uint32_t* expert_of = nullptr;
-  const float* weight_of = nullptr;
   uint32_t* slot_of = nullptr;    // [rows][chosen]
   uint32_t* row_of = nullptr;     // [rows x chosen] by slot
   float* slot_weights = nullptr;  // by slot
-  uint32_t tile_rows = 0;
   ExpertTile* tiles = nullptr;
   uint32_t* tile_count = nullptr;
 };
-cudaError_t LaunchPlan(const PlanCall& call, cudaStream_t stream);
-// h = sum over the row's slots in order, then the shared expert's.
-cudaError_t LaunchCombine(uint32_t rows, uint32_t chosen, uint32_t hidden, const uint32_t* slot_of,
-                          const Bf16Bits* outputs, const Bf16Bits* shared, Bf16Bits* h,
-                          cudaStream_t stream);
+cudaError_t LaunchRoute(const RouteCall& call, cudaStream_t stream);
 
 // ---- Engram (model-facts section 9) ------------------------------------------------------------
 

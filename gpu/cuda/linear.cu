@@ -3,97 +3,6 @@
 namespace reprise::engine::cuda {
 namespace {
 
-// ---- Few rows of a matrix with few outputs: four warpgroups take a quarter of the inputs each --
-
-// Barriers by constant numbers: checkers follow no others.
-__device__ inline void BarrierOfQuarter(uint32_t quarter) {
-  switch (quarter) {
-    case 0:
-      return GroupBarrier<1>(kGroupThreads);
-    case 1:
-      return GroupBarrier<2>(kGroupThreads);
-    case 2:
-      return GroupBarrier<3>(kGroupThreads);
-    default:
-      return GroupBarrier<4>(kGroupThreads);
-  }
-}
-
-template <WeightFormat kFormat, int kRows>
-__global__ __launch_bounds__(kQuarters* kGroupThreads) void FewRowsInQuarters(LinearCall call) {
-  constexpr int kStages = 4;
-  constexpr int kAhead = kFormat == WeightFormat::kBf16 ? 2 : 4;  // Tiles of weights under way.
-  constexpr uint32_t kStageBytes = kRows * 128;
-  extern __shared__ __align__(1024) uint8_t shared[];
-  Work work;
-  if (!FindWork(call, blockIdx.x, kRows, &work)) return;
-  const uint32_t quarter = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
-  const uint32_t tiles = call.matrix.input_tiles;
-  const uint32_t begin = tiles * quarter / kQuarters, end = tiles * (quarter + 1) / kQuarters;
-  const uint32_t stages = SharedAddress(shared) + quarter * kStages * kStageBytes;
-  const RowCopies<kRows, kGroupThreads> copies(call, work, thread);
-
-  RawWeights<kFormat> raw[kAhead];
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    if (begin + i < end) raw[i].Load(call, work.first_tile + begin + i, thread);
-  }
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) {
-    if (begin + i < end) copies.Queue(begin + i, stages + i * kStageBytes);
-    CopyCommit();
-  }
-  float sums[kRows / 2];
-#pragma unroll
-  for (float& sum : sums) sum = 0;
-  for (uint32_t round = begin; round < end; round += kAhead) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const uint32_t tile = round + i;
-      if (tile >= end) break;
-      CopyWait<kStages - 2>();
-      FenceForMatrixUnits();
-      BarrierOfQuarter(quarter);
-      const uint32_t next = tile + kStages - 1;
-      if (next < end) copies.Queue(next, stages + (next - begin) % kStages * kStageBytes);
-      CopyCommit();
-      uint32_t a[4][4];
-      Expand(raw[i], a);
-      if (tile + kAhead < end) raw[i].Load(call, work.first_tile + tile + kAhead, thread);
-      MultiplyTile<kRows>(sums, a, stages + (tile - begin) % kStages * kStageBytes, tile > begin);
-      WgmmaWait<0>();
-      Keep(a);
-    }
-  }
-  Hold(sums);
-  CopyWait<0>();
-  GroupBarrier<5>(kQuarters * kGroupThreads);
-  float* others = reinterpret_cast<float*>(shared);
-  if (quarter > 0) {
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) {
-      others[((quarter - 1) * (kRows / 2) + i) * kGroupThreads + thread] = sums[i];
-    }
-  }
-  GroupBarrier<5>(kQuarters * kGroupThreads);
-  if (quarter > 0) return;
-#pragma unroll
-  for (int q = 0; q < 3; ++q) {
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) {
-      sums[i] += others[(q * (kRows / 2) + i) * kGroupThreads + thread];
-    }
-  }
-  Store<kRows>(call, work, work.output, sums, thread);
-}
-
-template <int kRows>
-constexpr uint32_t QuartersShared() {
-  constexpr uint32_t kCopies = kQuarters * 4 * kRows * 128;
-  constexpr uint32_t kSums = 3 * (kRows / 2) * kGroupThreads * 4;
-  return kCopies > kSums ? kCopies : kSums;
-}
-
 // ---- Few rows of a matrix with many outputs: a warpgroup for every 64 --------------------------
 
 constexpr int kFewGroups = 2;
@@ -157,7 +66,9 @@ __global__ __launch_bounds__(kFewGroups* kGroupThreads,
     }
   }
   Hold(sums);
-  if (real) Store<kRows>(call, work, work.output + group * kTileOutputs, sums, thread);
+  __shared__ LargestRoom<kRows> rooms[kFewGroups];
+  if (!real) return;
+  Store<kRows>(call, work, 0, work.output + group * kTileOutputs, sums, group, rooms[group]);
 }
 
 template <int kRows>
@@ -167,70 +78,9 @@ constexpr uint32_t FewShared() {
 
 // ---- Many rows: two warpgroups over the same 128 rows ------------------------------------------
 
-constexpr int kManyRows = 128;
-constexpr int kManyGroups = 2;
+// A warpgroup takes 128 outputs, so that every row that comes from L2 meets 256.
 constexpr int kManyStages = 4;
 constexpr uint32_t kManyShared = kManyStages * kManyRows * 128;
-
-// Of a matrix with few outputs: a warpgroup takes 64, and sums quarters apart.
-template <WeightFormat kFormat>
-__global__ __launch_bounds__(kManyGroups* kGroupThreads,
-                             1) void ManyRowsInQuarters(LinearCall call) {
-  constexpr uint32_t kStageBytes = kManyRows * 128;
-  extern __shared__ __align__(1024) uint8_t shared[];
-  const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
-  Work work;
-  if (!FindWork(call, blockIdx.x * kManyGroups, kManyRows, &work)) return;
-  const uint32_t tiles = call.matrix.input_tiles;
-  const bool real = blockIdx.x * kManyGroups + group < call.matrix.output_tiles;
-  const uint64_t weights = work.first_tile + (real ? uint64_t{group} * tiles : 0);
-  const uint32_t stages = SharedAddress(shared);
-  const RowCopies<kManyRows, kManyGroups * kGroupThreads> copies(call, work, threadIdx.x);
-
-  RawWeights<kFormat> raw;
-  raw.Load(call, weights, thread);
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (i < tiles) copies.Queue(i, stages + i * kStageBytes);
-    CopyCommit();
-  }
-  float sums[kManyRows / 2], total[kManyRows / 2];
-#pragma unroll
-  for (int i = 0; i < kManyRows / 2; ++i) sums[i] = total[i] = 0;
-  uint32_t quarter_begin = 0;
-  for (uint32_t quarter = 0; quarter < kQuarters; ++quarter) {
-    const uint32_t quarter_end = tiles * (quarter + 1) / kQuarters;
-    for (uint32_t tile = quarter_begin; tile < quarter_end; ++tile) {
-      CopyWait<1>();
-      FenceForMatrixUnits();
-      __syncthreads();
-      if (tile + 2 < tiles) {
-        copies.Queue(tile + 2, stages + (tile + 2) % kManyStages * kStageBytes);
-      }
-      CopyCommit();
-      const uint32_t b = stages + tile % kManyStages * kStageBytes;
-      const bool add = tile > quarter_begin;
-      uint32_t a[4][4];
-      Expand(raw, a);
-      if (tile + 1 < tiles) raw.Load(call, weights + tile + 1, thread);
-      MultiplyTile<kManyRows>(sums, a, b, add);
-      WgmmaWait<0>();
-      Keep(a);
-    }
-    Hold(sums);
-    if (quarter_end > quarter_begin) {
-#pragma unroll
-      for (int i = 0; i < kManyRows / 2; ++i) {
-        total[i] = quarter == 0 ? sums[i] : total[i] + sums[i];
-      }
-    }
-    quarter_begin = quarter_end;
-  }
-  if (real) Store<kManyRows>(call, work, work.output + group * kTileOutputs, total, thread);
-}
-
-// Of a matrix with many outputs: a warpgroup takes 128, so that every row that comes from L2 meets
-// 256 outputs.
 constexpr int kManyTiles = 2;  // Of 64 outputs, of a warpgroup.
 
 template <WeightFormat kFormat>
@@ -288,48 +138,29 @@ __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(Linear
     }
   }
   WgmmaWait<0>();
+  __shared__ LargestRoom<kManyRows> rooms[kManyGroups];
 #pragma unroll
   for (int m = 0; m < kManyTiles; ++m) {
     Keep(a[m]);
     Hold(sums[m]);
     const uint32_t output = work.output + (group * kManyTiles + m) * kTileOutputs;
-    if (real[m]) Store<kManyRows>(call, work, output, sums[m], thread);
+    if (real[m]) Store<kManyRows>(call, work, 0, output, sums[m], group, rooms[group]);
   }
 }
 
 // ---- Launches ----------------------------------------------------------------------------------
 
-// Queues `kernel` with so much shared memory, which it is allowed once.
-template <auto kKernel>
-cudaError_t Queue(const LinearCall& call, dim3 grid, uint32_t threads, uint32_t shared,
-                  cudaStream_t stream) {
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-  if (ready != cudaSuccess) return ready;
-  kKernel<<<grid, threads, shared, stream>>>(call);
-  return cudaGetLastError();
-}
-
 template <WeightFormat kFormat, int kRows>
 cudaError_t LaunchFew(const LinearCall& call, dim3 grid, cudaStream_t stream) {
-  if (call.matrix.quarters) {
-    return Queue<FewRowsInQuarters<kFormat, kRows>>(call, grid, kQuarters * kGroupThreads,
-                                                    QuartersShared<kRows>(), stream);
-  }
   grid.x = (grid.x + kFewGroups - 1) / kFewGroups;
   return Queue<FewRows<kFormat, kRows>>(call, grid, kFewGroups * kGroupThreads, FewShared<kRows>(),
-                                        stream);
+                                        1, stream);
 }
 
 template <WeightFormat kFormat>
 cudaError_t LaunchMany(const LinearCall& call, dim3 grid, cudaStream_t stream) {
-  constexpr uint32_t kThreads = kManyGroups * kGroupThreads;
-  if (call.matrix.quarters) {
-    grid.x = (grid.x + kManyGroups - 1) / kManyGroups;
-    return Queue<ManyRowsInQuarters<kFormat>>(call, grid, kThreads, kManyShared, stream);
-  }
   grid.x = (grid.x + kManyGroups * kManyTiles - 1) / (kManyGroups * kManyTiles);
-  return Queue<ManyRows<kFormat>>(call, grid, kThreads, kManyShared, stream);
+  return Queue<ManyRows<kFormat>>(call, grid, kManyGroups * kGroupThreads, kManyShared, 1, stream);
 }
 
 template <WeightFormat kFormat>
@@ -364,6 +195,7 @@ uint32_t LinearTileRows(uint32_t rows) {
 
 cudaError_t LaunchLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_t stream) {
   if (call.rows == 0) return cudaSuccess;
+  if (call.matrix.slices > 1) return LaunchSlicedLinear(call, tile_rows, stream);
   switch (call.matrix.format) {
     case WeightFormat::kBf16:
       return Launch<WeightFormat::kBf16>(call, tile_rows, stream);

@@ -9,9 +9,9 @@
 // Products with weights: y[row][output] = sum over inputs of x[row][input] w[output][input].
 //
 // Batch-invariant: the inputs of an output are summed in order by the matrix units in float, those
-// of a matrix with few outputs in four quarters, and these in order, so that a few rows still keep
-// the whole chip busy. That depends on the matrix, never on the number of rows nor on the kernel
-// that is chosen by it.
+// of a matrix with few outputs in slices, and the slices' sums in order, so that a few rows still
+// keep the whole chip busy. That depends on the matrix, never on the number of rows nor on the
+// kernel that is chosen by it.
 namespace reprise::engine::cuda {
 
 // A packed matrix in device memory (linear_layout.h); owned elsewhere.
@@ -19,12 +19,14 @@ struct DeviceLinear {
   WeightFormat format = WeightFormat::kBf16;
   uint32_t outputs = 0, inputs = 0;
   uint32_t output_tiles = 0, input_tiles = 0;
-  bool quarters = false;  // Summed in four quarters: SumsInQuarters.
+  uint32_t slices = 1;  // Of the inputs, summed apart: SlicesOf.
   const void* codes = nullptr;
   const void* scales = nullptr;
 };
-// Experts are many; other matrices count by their outputs.
-constexpr bool SumsInQuarters(uint32_t outputs, bool experts) { return !experts && outputs < 8192; }
+// 1, 4, 8 or 16. Experts are many; other matrices count by their outputs.
+constexpr uint32_t SlicesOf(uint32_t outputs, bool experts) {
+  return experts || outputs > 8192 ? 1 : outputs > 2560 ? 8 : 16;
+}
 
 // Rows [first, first + rows) of slots that go to one expert.
 struct ExpertTile {
@@ -34,8 +36,10 @@ struct ExpertTile {
 enum class LinearOutput : uint8_t {
   kBf16,
   kFloat,
+  kRounded,  // bf16, then through quantiser A in groups of 32 outputs.
   // w1 and w3 lie interleaved, eight rows of each by turns; y [rows][outputs / 2] bf16 is
-  // bf16(silu(min(a, limit)) x clamp(c, limit) x weight of the row), a and c rounded first.
+  // bf16(silu(min(a, limit)) x clamp(c, limit) x weight of the row), a and c rounded first, and
+  // then through quantiser A.
   kSwiglu,
 };
 
@@ -49,7 +53,7 @@ struct LinearCall {
   uint32_t rows = 0;
   const uint32_t* gather = nullptr;  // Row of x for each row of y; null: the same.
   // Block-diagonal: outputs [g n, (g + 1) n) read inputs from column g k on; n is a multiple of
-  // 128, of 256 unless the matrix is summed in quarters. 0: one block.
+  // 128, of 256 unless the matrix is summed in slices. 0: one block.
   uint32_t block_outputs = 0;
   uint32_t block_inputs = 0;
 
@@ -66,10 +70,14 @@ struct LinearCall {
 
 // Rows of a tile that the kernels take at once, for so many rows at most: 8, 16, 32, 64 or 128.
 uint32_t LinearTileRows(uint32_t rows);
+// The quickest for a product of so many rows with one matrix.
+uint32_t LinearTileRows(const DeviceLinear& matrix, uint32_t rows);
 // `tile_rows`: of LinearTileRows; with experts the tiles were cut so.
 cudaError_t LaunchLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_t stream);
+// The part of it that is for matrices with slices.
+cudaError_t LaunchSlicedLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_t stream);
 inline cudaError_t LaunchLinear(const LinearCall& call, cudaStream_t stream) {
-  return LaunchLinear(call, LinearTileRows(call.rows), stream);
+  return LaunchLinear(call, LinearTileRows(call.matrix, call.rows), stream);
 }
 
 }  // namespace reprise::engine::cuda

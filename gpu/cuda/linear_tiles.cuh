@@ -8,8 +8,10 @@
 // multiplied, sums stored.
 namespace reprise::engine::cuda {
 
-constexpr uint32_t kGroupThreads = 128;  // A warpgroup.
-constexpr uint32_t kQuarters = 4;        // Of the inputs, summed apart.
+constexpr uint32_t kGroupThreads = 128;      // A warpgroup.
+constexpr uint32_t kSharedMax = 200 * 1024;  // Of a block, beside what is static.
+constexpr int kManyRows = 128;               // Of a tile that two warpgroups share.
+constexpr int kManyGroups = 2;
 
 // ---- Weights from codes ------------------------------------------------------------------------
 
@@ -173,32 +175,104 @@ __device__ inline void MultiplyTile(float (&sums)[kRows / 2], uint32_t (&a)[4][4
   WgmmaCommit();
 }
 
-template <int kRows>
-__device__ inline void Store(const LinearCall& call, const Work& work, uint32_t output_in_block,
-                             const float (&sums)[kRows / 2], uint32_t thread) {
-  const uint32_t warp = thread / 32, lane = thread % 32;
-  const uint32_t upper = output_in_block + warp * 16 + lane / 4;
+// ---- Sums to y ---------------------------------------------------------------------------------
+
+// Of a warpgroup, by a constant number: checkers follow no others.
+__device__ inline void BarrierOfGroup(uint32_t group) {
+  switch (group) {
+    case 0:
+      return GroupBarrier<1>(kGroupThreads);
+    case 1:
+      return GroupBarrier<2>(kGroupThreads);
+    case 2:
+      return GroupBarrier<3>(kGroupThreads);
+    default:
+      return GroupBarrier<4>(kGroupThreads);
+  }
+}
+
+// Where the warps of a warpgroup exchange the largest values of kColumns rows of y.
+template <int kColumns>
+struct LargestRoom {
+  float of_warp[4][kColumns];
+};
+
+// The warpgroup's 64 outputs of kColumns rows of y, from `column` of the work on.
+template <int kColumns>
+__device__ inline void Store(const LinearCall& call, const Work& work, uint32_t column,
+                             uint32_t first_output, float (&sums)[kColumns / 2], uint32_t group,
+                             LargestRoom<kColumns>& room) {
+  const uint32_t thread = threadIdx.x % kGroupThreads, warp = thread / 32, lane = thread % 32;
+  const uint32_t output = first_output + warp * 16 + lane / 4;
+  const bool swiglu = call.output == LinearOutput::kSwiglu;
+  const auto row_of = [&](int i, int j) { return column + i * 2 + lane % 4 * 2 + j; };
+  if (swiglu) {
 #pragma unroll
-  for (int i = 0; i < kRows / 2; i += 4) {
+    for (int i = 0; i < kColumns / 2; i += 4) {
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const uint32_t in_tile = i * 2 + lane % 4 * 2 + j;
-      if (in_tile >= work.rows) continue;
-      const uint64_t row = work.row + in_tile;
-      if (call.output == LinearOutput::kSwiglu) {
+      for (int j = 0; j < 2; ++j) {
         const float gate = fminf(RoundBf16(sums[i + j]), call.limit);
         const float up = fminf(fmaxf(RoundBf16(sums[i + 2 + j]), -call.limit), call.limit);
         const float silu = gate / (1.0f + expf(-gate));
-        const float weight = call.row_weights == nullptr ? 1.0f : call.row_weights[row];
-        const uint32_t inner = output_in_block / 2 + warp * 8 + lane / 4;
-        static_cast<Bf16*>(call.y)[row * call.y_stride + inner] = ToBf16(silu * up * weight);
+        const bool weighted = call.row_weights != nullptr && row_of(i, j) < work.rows;
+        const float weight = weighted ? call.row_weights[work.row + row_of(i, j)] : 1.0f;
+        sums[i + j] = RoundBf16(silu * up * weight);
+        sums[i + 2 + j] = 0;
+      }
+    }
+  }
+  // A group of quantiser A is all 32 inner values of a row, or the outputs of two warps.
+  if (swiglu || call.output == LinearOutput::kRounded) {
+    BarrierOfGroup(group);  // What was here before was read.
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; i += 4) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        if (!swiglu) {
+          sums[i + j] = RoundBf16(sums[i + j]);
+          sums[i + 2 + j] = RoundBf16(sums[i + 2 + j]);
+        }
+        float largest = fmaxf(fabsf(sums[i + j]), fabsf(sums[i + 2 + j]));
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) {
+          largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, step));
+        }
+        if (lane < 4) room.of_warp[warp][i * 2 + lane * 2 + j] = largest;
+      }
+    }
+    BarrierOfGroup(group);
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; i += 4) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const uint32_t at = i * 2 + lane % 4 * 2 + j;
+        float largest = fmaxf(room.of_warp[warp][at], room.of_warp[warp ^ 1][at]);
+        if (swiglu) {
+          largest = fmaxf(largest, fmaxf(room.of_warp[warp ^ 2][at], room.of_warp[warp ^ 3][at]));
+        }
+        const uint32_t code = ScaleA(largest);
+        sums[i + j] = RoundA(sums[i + j], code);
+        if (!swiglu) sums[i + 2 + j] = RoundA(sums[i + 2 + j], code);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kColumns / 2; i += 4) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      if (row_of(i, j) >= work.rows) continue;
+      const uint64_t begin = (uint64_t{work.row} + row_of(i, j)) * call.y_stride;
+      if (swiglu) {
+        const uint32_t inner = first_output / 2 + warp * 8 + lane / 4;
+        if (2 * inner < call.matrix.outputs) {
+          static_cast<Bf16*>(call.y)[begin + inner] = ToBf16(sums[i + j]);
+        }
         continue;
       }
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const uint32_t output = upper + 8 * k;
-        if (output >= call.matrix.outputs) continue;
-        const uint64_t at = row * call.y_stride + output;
+        if (output + 8 * k >= call.matrix.outputs) continue;
+        const uint64_t at = begin + output + 8 * k;
         if (call.output == LinearOutput::kFloat) {
           static_cast<float*>(call.y)[at] = sums[i + 2 * k + j];
         } else {
@@ -207,6 +281,26 @@ __device__ inline void Store(const LinearCall& call, const Work& work, uint32_t 
       }
     }
   }
+}
+
+// ---- Launching ---------------------------------------------------------------------------------
+
+// Queues `kernel` with so much shared memory, which it is allowed once, in clusters along x.
+template <auto kKernel>
+cudaError_t Queue(const LinearCall& call, dim3 grid, uint32_t threads, uint32_t shared,
+                  uint32_t cluster, cudaStream_t stream) {
+  static const cudaError_t ready =
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);
+  if (ready != cudaSuccess) return ready;
+  cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeClusterDimension, .val = {}};
+  attribute.val.clusterDim = {.x = cluster, .y = 1, .z = 1};
+  const cudaLaunchConfig_t config = {.gridDim = grid,
+                                     .blockDim = dim3(threads),
+                                     .dynamicSmemBytes = shared,
+                                     .stream = stream,
+                                     .attrs = &attribute,
+                                     .numAttrs = cluster > 1 ? 1u : 0u};
+  return cudaLaunchKernelEx(&config, kKernel, call);
 }
 
 }  // namespace reprise::engine::cuda

@@ -49,26 +49,58 @@ __device__ inline float Turned(uint32_t i, uint32_t dim, uint32_t pairs, const f
   return RoundBf16(i == even ? a * c - b * s : a * s + b * c);
 }
 
-__global__ void FinishKv(StepView step, int rotation, const Bf16Bits* kv, uint64_t kv_stride,
-                         const float* norm, uint32_t dim, float eps, uint8_t* codes,
-                         uint8_t* scales) {
+// Where a row's window row goes, unless a later one of its part takes the place.
+struct RingSlot {
+  __device__ RingSlot(const StepView& step, const WindowView& windows, uint64_t row) {
+    const DevicePart& part = step.part[step.part_of_row[row]];
+    const uint32_t slot = step.positions[row] % windows.ring_rows;
+    uint8_t* layer = reinterpret_cast<uint8_t*>(part.window + windows.layer_offset);
+    real = row + windows.ring_rows >= part.row + part.rows;
+    codes = layer + uint64_t{slot} * windows.code_bytes;
+    scales = layer + uint64_t{windows.ring_rows} * windows.code_bytes +
+             uint64_t{slot} * windows.scale_bytes;
+  }
+  uint8_t* codes;
+  uint8_t* scales;
+  bool real;
+};
+
+__global__ __launch_bounds__(kThreads) void Projected(ProjectedCall call, WindowView windows,
+                                                      bool to_ring) {
   __shared__ float room[33];
-  extern __shared__ float normed[];
+  extern __shared__ float values[];
   const uint64_t row = blockIdx.x;
-  const Bf16* from = AsBf16(kv) + row * kv_stride;
-  const float scale = InverseRms(dim, eps, room, [&](uint32_t i) { return ToFloat(from[i]); });
-  for (uint32_t i = threadIdx.x; i < dim; i += blockDim.x) {
-    normed[i] = RoundBf16(ToFloat(from[i]) * scale * norm[i]);
+  const uint32_t dim = call.dim;
+  Bf16* const low = AsBf16(call.projected) + row * (call.low + dim);
+  if (blockIdx.y == 1) {
+    for (uint32_t i = threadIdx.x; i < call.low; i += kThreads) values[i] = ToFloat(low[i]);
+    __syncthreads();
+    const float scale = InverseRms(call.low, call.eps, room, [&](uint32_t i) { return values[i]; });
+    for (uint32_t i = threadIdx.x; i < call.low; i += kThreads) {
+      const float value = RoundBf16(values[i] * scale * call.q_norm[i]);
+      low[i] = ToBf16(RoundA(value, ScaleA(WarpMax(fabsf(value)))));
+    }
+    return;
+  }
+  const Bf16* const kv = low + call.low;
+  const float scale = InverseRms(dim, call.eps, room, [&](uint32_t i) { return ToFloat(kv[i]); });
+  for (uint32_t i = threadIdx.x; i < dim; i += kThreads) {
+    values[i] = RoundBf16(ToFloat(kv[i]) * scale * call.kv_norm[i]);
   }
   __syncthreads();
-  const float* cosines = step.cosines[rotation] + row * step.pairs;
-  const float* sines = step.sines[rotation] + row * step.pairs;
-  for (uint32_t i = threadIdx.x; i < dim; i += blockDim.x) {
+  const float* cosines = call.step.cosines[call.rotation] + row * call.step.pairs;
+  const float* sines = call.step.sines[call.rotation] + row * call.step.pairs;
+  const RingSlot ring(call.step, windows, row);
+  for (uint32_t i = threadIdx.x; i < dim; i += kThreads) {
     const float value =
-        Turned(i, dim, step.pairs, cosines, sines, [&](uint32_t k) { return normed[k]; });
-    const uint32_t code = ScaleA(WarpMax(fabsf(value)));
-    codes[row * dim + i] = CodeA(value, code);
-    if (i % 32 == 0) scales[row * (dim / 32) + i / 32] = static_cast<uint8_t>(code);
+        Turned(i, dim, call.step.pairs, cosines, sines, [&](uint32_t k) { return values[k]; });
+    const auto scale_code = static_cast<uint8_t>(ScaleA(WarpMax(fabsf(value))));
+    const uint8_t code = CodeA(value, scale_code);
+    call.codes[row * dim + i] = code;
+    if (i % 32 == 0) call.scales[row * (dim / 32) + i / 32] = scale_code;
+    if (!to_ring || !ring.real) continue;
+    ring.codes[i] = code;
+    if (i % 32 == 0) ring.scales[i / 32] = scale_code;
   }
 }
 
@@ -90,18 +122,13 @@ __global__ void RotateHeads(StepView step, int rotation, Bf16Bits* q, uint32_t h
 __global__ void WriteWindows(StepView step, WindowView windows, const uint8_t* codes,
                              const uint8_t* scales) {
   const uint64_t row = blockIdx.x;
-  const DevicePart& part = step.part[step.part_of_row[row]];
-  if (row + windows.ring_rows < part.row + part.rows) return;
-  const uint32_t slot = step.positions[row] % windows.ring_rows;
-  uint8_t* layer = reinterpret_cast<uint8_t*>(part.window + windows.layer_offset);
-  uint8_t* to = layer + uint64_t{slot} * windows.code_bytes;
+  const RingSlot ring(step, windows, row);
+  if (!ring.real) return;
   for (uint32_t i = threadIdx.x; i < windows.code_bytes; i += blockDim.x) {
-    to[i] = codes[row * windows.code_bytes + i];
+    ring.codes[i] = codes[row * windows.code_bytes + i];
   }
-  to = layer + uint64_t{windows.ring_rows} * windows.code_bytes +
-       uint64_t{slot} * windows.scale_bytes;
   for (uint32_t i = threadIdx.x; i < windows.scale_bytes; i += blockDim.x) {
-    to[i] = scales[row * windows.scale_bytes + i];
+    ring.scales[i] = scales[row * windows.scale_bytes + i];
   }
 }
 
@@ -122,11 +149,12 @@ cudaError_t LaunchNorm(const Bf16Bits* x, uint64_t x_stride, const float* weight
   return cudaGetLastError();
 }
 
-cudaError_t LaunchFinishKv(const StepView& step, int rotation, const Bf16Bits* kv,
-                           uint64_t kv_stride, const float* norm, uint32_t dim, float eps,
-                           uint8_t* codes, uint8_t* scales, cudaStream_t stream) {
-  FinishKv<<<step.rows, 128, dim * sizeof(float), stream>>>(step, rotation, kv, kv_stride, norm,
-                                                            dim, eps, codes, scales);
+cudaError_t LaunchProjected(const ProjectedCall& call, cudaStream_t stream) {
+  const dim3 grid(call.step.rows, call.q_norm == nullptr ? 1 : 2);
+  const bool to_ring = call.ring != nullptr;
+  const size_t shared = max(call.low, call.dim) * sizeof(float);
+  Projected<<<grid, kThreads, shared, stream>>>(
+      call, to_ring ? *call.ring : WindowView{.ring_rows = 1}, to_ring);
   return cudaGetLastError();
 }
 

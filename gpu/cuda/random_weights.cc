@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "gpu/cuda/mix_layout.h"
 #include "gpu/cuda/random_fill.h"
 #include "gpu/cuda/weights.h"
 
@@ -35,7 +36,7 @@ class Maker {
                 .inputs = inputs,
                 .output_tiles = (outputs + kTileOutputs - 1) / kTileOutputs,
                 .input_tiles = (inputs + kTileInputs - 1) / kTileInputs,
-                .quarters = SumsInQuarters(outputs, experts > 0)};
+                .slices = SlicesOf(outputs, experts > 0)};
     const uint64_t tiles =
         uint64_t{out.view.output_tiles} * out.view.input_tiles * (experts == 0 ? 1 : experts);
     RP_ASSIGN(out.codes, Room(tiles * TileBytes(format)));
@@ -56,7 +57,7 @@ class Maker {
 
   absl::StatusOr<MhcDevice> Mhc() {
     MhcDevice mhc;
-    RP_ASSIGN(mhc.fn, Floats(uint64_t{kMixes} * 4 * config_.hidden_size, 0, 0.01f));
+    RP_ASSIGN(mhc.fn, Bf16s(uint64_t{kMixPieces} * kMixes * 4 * config_.hidden_size, 0.005f));
     RP_ASSIGN(mhc.base, Floats(kMixes, 0, 0.5f));
     RP_ASSIGN(mhc.scale, Floats(3, 1, 0));
     return mhc;
@@ -72,9 +73,8 @@ class Maker {
     RP_ASSIGN(out.hc_ffn, Mhc());
     RP_ASSIGN(out.attn_norm, Floats(c.hidden_size, 1, 0.1f));
     RP_ASSIGN(out.ffn_norm, Floats(c.hidden_size, 1, 0.1f));
-    RP_ASSIGN(out.wq_a, Matrix(kFp8, c.q_lora_rank, c.hidden_size));
+    RP_ASSIGN(out.wq_kv, Matrix(kFp8, c.q_lora_rank + c.head_dim, c.hidden_size));
     RP_ASSIGN(out.wq_b, Matrix(kFp8, c.heads * c.head_dim, c.q_lora_rank));
-    RP_ASSIGN(out.wkv, Matrix(kFp8, c.head_dim, c.hidden_size));
     RP_ASSIGN(out.wo_a, Matrix(kFp8, low, c.heads / c.o_groups * c.head_dim));
     RP_ASSIGN(out.wo_b, Matrix(kFp8, c.hidden_size, low));
     RP_ASSIGN(out.q_norm, Floats(c.q_lora_rank, 1, 0.1f));

@@ -69,6 +69,7 @@ void StepUpload::AddHalf(std::span<const Rows> rows, const std::vector<std::byte
                            .windows_from = of.windows_from,
                            .write_from = of.write_from});
     parts[p] = half->parts.back();
+    half->part_rows_max = std::max(half->part_rows_max, CountOf(of));
     first_block += static_cast<uint32_t>(of.segment->memory.blocks.size());
     for (uint32_t position = of.first; position < of.end; ++position, ++row) {
       part_of_row[row] = p;
@@ -164,11 +165,13 @@ absl::Status StepUpload::Copy(cudaStream_t stream) {
   RP_CUDA_TRY(
       cudaMemcpyAsync(device_.data(), staging_.data(), copied_, cudaMemcpyHostToDevice, stream));
   for (const HalfStep* half : {&encoder, &decoder}) {
+    RotationCall call{.positions = half->view.positions, .rows = half->view.rows, .pairs = pairs_};
     for (int kind = 0; kind < 2; ++kind) {
-      RP_CUDA_TRY(LaunchRotations(half->view.positions, half->view.rows, frequencies_[kind], pairs_,
-                                  const_cast<float*>(half->view.cosines[kind]),
-                                  const_cast<float*>(half->view.sines[kind]), stream));
+      call.frequencies[kind] = frequencies_[kind];
+      call.cosines[kind] = const_cast<float*>(half->view.cosines[kind]);
+      call.sines[kind] = const_cast<float*>(half->view.sines[kind]);
     }
+    RP_CUDA_TRY(LaunchRotations(call, stream));
   }
   return absl::OkStatus();
 }

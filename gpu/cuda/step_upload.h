@@ -15,6 +15,7 @@ namespace reprise::engine::cuda {
 struct HalfStep {
   StepView view;
   std::vector<DevicePart> parts;  // As on the device.
+  uint32_t part_rows_max = 0;     // Rows of the largest of them.
   uint32_t entries_max[3] = {};   // By ratio: global entries that the last of all rows sees.
   // Groups that end in these rows at or after write_from, by ratio.
   const DeviceGroup* groups[3] = {};

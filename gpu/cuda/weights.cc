@@ -1,8 +1,10 @@
 #include "gpu/cuda/weights.h"
 
+#include <cstring>
 #include <string>
 #include <utility>
 
+#include "gpu/cuda/mix_layout.h"
 #include "gpu/formats/number_formats.h"
 
 namespace reprise::engine::cuda {
@@ -53,7 +55,7 @@ class Loader {
                 .inputs = packed.inputs,
                 .output_tiles = packed.output_tiles,
                 .input_tiles = packed.input_tiles,
-                .quarters = SumsInQuarters(packed.outputs, /*experts=*/false)};
+                .slices = SlicesOf(packed.outputs, /*experts=*/false)};
     RP_ASSIGN(out.codes, Upload(packed.codes.data(), packed.codes.size()));
     RP_ASSIGN(out.scales, Upload(packed.scales.data(), packed.scales.size()));
     out.view.codes = out.codes.data();
@@ -63,6 +65,19 @@ class Loader {
   absl::StatusOr<OwnedLinear> Matrix(const std::string& name, uint32_t outputs, uint32_t inputs) {
     RP_ASSIGN(const WeightRows rows, WeightRows::Find(checkpoint_, name, outputs, inputs));
     RP_ASSIGN(const PackedLinear packed, PackLinear(name, rows.format(), outputs, inputs, rows));
+    return Upload(packed);
+  }
+
+  // wq_a and wkv, which read the same rows.
+  absl::StatusOr<OwnedLinear> QueriesAndWindows(const std::string& p) {
+    const uint32_t low = config_.q_lora_rank, dim = config_.head_dim, hidden = config_.hidden_size;
+    RP_ASSIGN(const WeightRows queries,
+              WeightRows::Find(checkpoint_, p + "wq_a.weight", low, hidden));
+    RP_ASSIGN(const WeightRows windows,
+              WeightRows::Find(checkpoint_, p + "wkv.weight", dim, hidden));
+    RP_ASSIGN(const PackedLinear packed,
+              PackLinear(p + "wq_a.weight", queries.format(), low + dim, hidden,
+                         [&](uint32_t o) { return o < low ? queries(o) : windows(o - low); }));
     return Upload(packed);
   }
 
@@ -112,8 +127,13 @@ class Loader {
 
   absl::StatusOr<MhcDevice> Mhc(const std::string& prefix) {
     MhcDevice mhc;
-    RP_ASSIGN(mhc.fn, Raw(prefix + "_fn", DType::kF32,
-                          {kMixes, uint64_t{config_.hc_mult} * config_.hidden_size}));
+    RP_ASSIGN(const Tensor fn,
+              checkpoint_.Find(prefix + "_fn", DType::kF32,
+                               {kMixes, uint64_t{config_.hc_mult} * config_.hidden_size}));
+    std::vector<float> values(fn.bytes.size() / sizeof(float));
+    std::memcpy(values.data(), fn.bytes.data(), fn.bytes.size());
+    const std::vector<uint16_t> packed = PackMix(values, config_.hidden_size);
+    RP_ASSIGN(mhc.fn, Upload(packed.data(), packed.size() * sizeof(uint16_t)));
     RP_ASSIGN(mhc.base, Float32(prefix + "_base", kMixes));
     RP_ASSIGN(mhc.scale, Float32(prefix + "_scale", 3));
     return mhc;
@@ -134,10 +154,9 @@ class Loader {
 
   absl::Status Attention(const std::string& p, const LayerPlan& plan, LayerDevice* out) {
     const ModelConfig& c = config_;
-    RP_ASSIGN(out->wq_a, Matrix(p + "wq_a.weight", c.q_lora_rank, c.hidden_size));
+    RP_ASSIGN(out->wq_kv, QueriesAndWindows(p));
     RP_ASSIGN(out->q_norm, Norm(p + "q_norm.weight", c.q_lora_rank));
     RP_ASSIGN(out->wq_b, Matrix(p + "wq_b.weight", c.heads * c.head_dim, c.q_lora_rank));
-    RP_ASSIGN(out->wkv, Matrix(p + "wkv.weight", c.head_dim, c.hidden_size));
     RP_ASSIGN(out->kv_norm, Norm(p + "kv_norm.weight", c.head_dim));
     RP_ASSIGN(out->sinks, Float32(p + "attn_sink", c.heads));
     const uint32_t low = c.o_groups * c.o_lora_rank;

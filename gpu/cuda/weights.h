@@ -19,7 +19,7 @@ struct OwnedLinear {
 };
 
 struct MhcDevice {
-  DeviceMemory fn;     // [24, 4 hidden] float
+  DeviceMemory fn;     // PackMix of [24, 4 hidden]
   DeviceMemory base;   // 24
   DeviceMemory scale;  // 3
 };
@@ -52,7 +52,8 @@ struct EngramDevice {
 struct LayerDevice {
   MhcDevice hc_attn, hc_ffn;
   DeviceMemory attn_norm, ffn_norm;
-  OwnedLinear wq_a, wq_b, wkv, wo_a, wo_b;
+  OwnedLinear wq_kv;  // wq_a's outputs, then wkv's.
+  OwnedLinear wq_b, wo_a, wo_b;
   DeviceMemory q_norm, kv_norm, sinks;
   std::optional<CompressorDevice> compressor;
   std::optional<IndexerDevice> indexer;

@@ -199,21 +199,26 @@ TEST_F(V41Shapes, IndexScoresByTheMatrixUnits) {
     }
     const std::vector<uint16_t> weights = RandomBf16(rows * kIndexHeads, 1, 6);
     const OnDevice<uint16_t> device_queries(queries), device_weights(weights);
-    const OnDevice<float> scores(rows * kEntries);
-    Must(CudaStatus(LaunchScores({.step = step_,
-                                  .entries = entries_,
-                                  .ratio = 1,
-                                  .rows = rows,
-                                  .queries = device_queries.data(),
-                                  .weights = device_weights.data(),
-                                  .factor = 1.0f / 64,
-                                  .heads = kIndexHeads,
-                                  .dim = kIndexDim,
-                                  .scores = scores.data(),
-                                  .stride = kEntries},
-                                 first + rows, nullptr),
-                    "scores"));
-    const std::vector<float> got = scores.Get();
+    const auto run = [&](bool one_part) {
+      const OnDevice<float> scores(rows * kEntries);
+      Must(CudaStatus(LaunchScores({.step = step_,
+                                    .entries = entries_,
+                                    .ratio = 1,
+                                    .rows = rows,
+                                    .one_part = one_part,
+                                    .queries = device_queries.data(),
+                                    .weights = device_weights.data(),
+                                    .factor = 1.0f / 64,
+                                    .heads = kIndexHeads,
+                                    .dim = kIndexDim,
+                                    .scores = scores.data(),
+                                    .stride = kEntries},
+                                   first + rows, nullptr),
+                      "scores"));
+      return scores.Get();
+    };
+    const std::vector<float> got = run(false), shared = run(true);
+    EXPECT_EQ(std::memcmp(got.data(), shared.data(), got.size() * sizeof(float)), 0);
     for (uint32_t r = 0; r < rows; ++r) {
       const uint32_t visible = first + r + 1;
       for (uint32_t e = 0; e < visible; e += 7) {

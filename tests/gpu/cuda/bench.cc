@@ -179,7 +179,7 @@ class Bench {
                     .inputs = inputs,
                     .output_tiles = (outputs + 63) / 64,
                     .input_tiles = (inputs + 63) / 64,
-                    .quarters = SumsInQuarters(outputs, experts)};
+                    .slices = SlicesOf(outputs, experts)};
     const uint64_t tiles = uint64_t{weights.view.output_tiles} * weights.view.input_tiles * copies;
     weights.codes = Must(DeviceMemory::Allocate(tiles * TileBytes(format)));
     weights.scales = Must(DeviceMemory::Allocate(tiles * TileScaleBytes(format) + 16));
@@ -350,6 +350,7 @@ class Bench {
                            .entries = blocks.view,
                            .ratio = 1,
                            .rows = rows,
+                           .one_part = true,
                            .queries = queries.as<Bf16Bits>(),
                            .weights = weights.as<Bf16Bits>(),
                            .factor = 1.0f / 64,

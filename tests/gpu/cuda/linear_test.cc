@@ -62,7 +62,7 @@ struct RandomMatrix {
 };
 
 struct PackedOnDevice {
-  explicit PackedOnDevice(const PackedLinear& packed, bool quarters = true)
+  explicit PackedOnDevice(const PackedLinear& packed, uint32_t slices = 8)
       : codes(packed.codes),
         scales(packed.scales.empty() ? std::vector<uint8_t>(1) : packed.scales) {
     view = {.format = packed.format,
@@ -70,7 +70,7 @@ struct PackedOnDevice {
             .inputs = packed.inputs,
             .output_tiles = packed.output_tiles,
             .input_tiles = packed.input_tiles,
-            .quarters = quarters,
+            .slices = slices,
             .codes = codes.data(),
             .scales = scales.data()};
   }
@@ -101,8 +101,8 @@ TEST_P(LinearTest, EveryTileGivesTheSumsAndTheSameBytes) {
     const RandomMatrix matrix(GetParam(), shape.outputs, shape.inputs, shape.rows);
     const std::vector<uint16_t> x = RandomRows(size_t{shape.rows} * shape.inputs, 7);
     const OnDevice<uint16_t> device_x(x);
-    for (const bool quarters : {false, true}) {
-      const PackedOnDevice packed(matrix.Pack(), quarters);
+    for (const uint32_t slices : {1u, 4u, 8u, 16u}) {
+      const PackedOnDevice packed(matrix.Pack(), slices);
       std::vector<float> first;
       for (const uint32_t tile : {8u, 16u, 32u, 64u, 128u}) {
         SCOPED_TRACE(tile);
@@ -126,7 +126,7 @@ TEST_P(LinearTest, EveryTileGivesTheSumsAndTheSameBytes) {
           }
           EXPECT_EQ(other, 0u) << "the first in row " << at / shape.outputs << ", output "
                                << at % shape.outputs << ": " << got[at] << ", not " << first[at]
-                               << (quarters ? ", in quarters" : "");
+                               << ", in slices: " << slices;
           continue;
         }
         first = got;
@@ -229,7 +229,8 @@ TEST_P(LinearTest, SwigluOfInterleavedRows) {
         a = std::min(double{FromBf16(ToBf16(static_cast<float>(a)))}, 10.0);
         c = std::clamp(double{FromBf16(ToBf16(static_cast<float>(c)))}, -10.0, 10.0);
         const double want = a / (1 + std::exp(-a)) * c * weights[r];
-        ASSERT_NEAR(FromBf16(got[r * inner + o]), want, std::fabs(want) / 60 + 2e-2)
+        // Rounding to E4M3 is at most 1/16 off.
+        ASSERT_NEAR(FromBf16(got[r * inner + o]), want, std::fabs(want) / 13 + 2e-2)
             << r << " " << o << " tile " << tile;
       }
     }
