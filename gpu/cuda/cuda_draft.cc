@@ -66,11 +66,8 @@ absl::Status CudaEngine::Draft(std::span<const DraftRequest> requests,
   const float* frequencies[2] = {Floats(work_.frequencies[0]), Floats(work_.frequencies[1])};
   RP_TRY(step_.Begin(rows, {}, 0, c.rope_dim / 2, frequencies, stream_.get()));
   RP_TRY(step_.Copy(stream_.get()));
+  RP_TRY(Embed());
   const HalfStep& half = step_.encoder;
-  now_ = pre_ = 0;
-  pending_ = {};
-  RP_CUDA_TRY(LaunchEmbed(half.view, Bits(weights_.embed), nullptr, nullptr, c.hidden_size,
-                          Bits(work_.stream[now_]), Floats(work_.pre[pre_]), stream_.get()));
   for (uint32_t stage = 0; stage < c.draft_stages; ++stage) {
     const uint32_t layer = c.layer_count + stage;
     const LayerDevice& weights = weights_.layers[layer];

@@ -40,6 +40,8 @@ absl::Status CheckSupported(const ModelGeometry& geometry) {
   return absl::OkStatus();
 }
 
+constexpr uint32_t kGraphRowsMax = 256;  // Of a step that is queued as a graph.
+
 // Also makes the device current.
 absl::Status Check(const ModelGeometry& geometry, const CudaEngineOptions& options) {
   RP_TRY(CheckSupported(geometry));
@@ -187,7 +189,8 @@ absl::Status CudaEngine::Begin(std::span<const Segment> batch) {
                        .first = segment.decoder_first,
                        .end = end,
                        .windows_from = segment.decoder_from,
-                       .write_from = segment.write_from});
+                       .write_from = segment.write_from,
+                       .logits_from = segment.logits_from});
   }
   uint32_t engram_words = 0;
   engram_first_.clear();
@@ -200,7 +203,11 @@ absl::Status CudaEngine::Begin(std::span<const Segment> batch) {
   RP_TRY(step_.Begin(encoder, decoder, engram_words, config_.rope_dim / 2, frequencies,
                      stream_.get()));
   FillEngram(batch);
-  RP_TRY(step_.Copy(stream_.get()));
+  return step_.Copy(stream_.get());
+}
+
+absl::Status CudaEngine::Embed() {
+  RP_TRY(step_.Rotate(stream_.get()));
   now_ = 0;
   pre_ = 0;
   pending_ = {};
@@ -233,23 +240,55 @@ void CudaEngine::FillEngram(std::span<const Segment> batch) {
   }
 }
 
-absl::Status CudaEngine::Forward(std::span<const Segment> batch, std::span<float> logits) {
-  RP_ASSIGN(const uint32_t logit_rows, CheckForward(*this, batch, logits));
-  if (batch.empty()) return absl::OkStatus();
-  RP_TRY(Begin(batch));
+void CudaEngine::Count() {
   for (const DevicePart& part : step_.encoder.parts) {
     counters_.encoder_rows += part.rows;
-    const uint32_t from = std::max(part.write_from, part.first);
+    const uint32_t from = std::max(part.write_from, part.first), end = part.first + part.rows;
     counters_.replayed_rows += std::min(from - part.first, part.rows);
+    if (from >= end) continue;
+    for (const LayerPlan& plan : geometry_.layers) {
+      if (plan.mode != LayerMode::kFull) continue;
+      counters_.global_entries += end / plan.ratio - from / plan.ratio;
+    }
   }
+  counters_.decoder_rows += step_.decoder.view.rows;
+}
+
+absl::Status CudaEngine::Forward(std::span<const Segment> batch, std::span<float> logits) {
+  RP_TRY(CheckForward(*this, batch, logits).status());
+  if (batch.empty()) return absl::OkStatus();
+  RP_TRY(Begin(batch));
+  Count();
+  if (std::exchange(graphs_of_, step_.moved()) != step_.moved()) graphs_.Clear();
+  // A step of many rows keeps the device busy for longer than its launches take.
+  if (step_.encoder.view.rows > kGraphRowsMax) {
+    RP_TRY(Run());
+  } else {
+    StepKey key;
+    step_.AddTo(&key);
+    if (step_.encoder.part_rows_max >= kRowsThatShareKeys) {
+      for (const HalfStep* half : {&step_.encoder, &step_.decoder}) {
+        for (const DevicePart& part : half->parts) key.push_back(part.rows);
+      }
+    }
+    RP_TRY(graphs_.Run(key, stream_.get(), [this] { return Run(); }));
+  }
+  if (!logits.empty()) {
+    RP_CUDA_TRY(cudaMemcpyAsync(logits.data(), work_.logits.data(), logits.size_bytes(),
+                                cudaMemcpyDeviceToHost, stream_.get()));
+  }
+  return stream_.Wait();
+}
+
+absl::Status CudaEngine::Run() {
+  RP_TRY(Embed());
   for (uint32_t layer = 0; layer < geometry_.encoder_layers; ++layer) {
     RP_TRY(Layer(layer, step_.encoder, true));
   }
   RP_TRY(Update(step_.encoder.view.rows));
   RP_TRY(WriteDecoderSource());
   const HalfStep& half = step_.decoder;
-  counters_.decoder_rows += half.view.rows;
-  if (half.view.rows == 0) return stream_.Wait();
+  if (half.view.rows == 0) return absl::OkStatus();
   const auto gather = [&](DeviceMemory* pair, int* now, uint32_t bytes) {
     const cudaError_t error =
         LaunchGatherRows(pair[*now].data(), step_.decoder_rows, half.view.rows, bytes,
@@ -264,52 +303,52 @@ absl::Status CudaEngine::Forward(std::span<const Segment> batch, std::span<float
   }
   RP_TRY(Update(half.view.rows));
   if (weights_.draft.has_value()) RP_TRY(WriteDraftContext(half));
-  if (logit_rows > 0) RP_TRY(Logits(half, batch, logits));
-  return stream_.Wait();
+  return step_.logit_row_count > 0 ? Logits(half) : absl::OkStatus();
 }
 
-absl::Status CudaEngine::Logits(const HalfStep& half, std::span<const Segment> batch,
-                                std::span<float> logits) {
-  // All rows of the decoder are normed; the head takes those that are asked for.
+// All rows of the decoder are normed; the head takes those that are asked for.
+absl::Status CudaEngine::Logits(const HalfStep& half) {
   RP_CUDA_TRY(LaunchCollapse(shape_, half.view.rows, Bits(work_.stream[now_]),
                              Floats(work_.pre[pre_]), Floats(weights_.norm), nullptr, Bits(work_.x),
                              stream_.get()));
-  size_t part = 0;
-  uint64_t out = 0;
-  for (const Segment& segment : batch) {
-    const auto end = static_cast<uint32_t>(segment.tokens.size());
-    if (segment.decoder_first == end) continue;
-    const DevicePart& rows = half.parts[part++];
-    const uint32_t count = end - segment.logits_from;
-    if (count == 0) continue;
-    const uint64_t first = rows.row + segment.logits_from - rows.first;
-    RP_CUDA_TRY(LaunchLinear({.matrix = weights_.head.view,
-                              .output = LinearOutput::kFloat,
-                              .x = Bits(work_.x) + first * config_.hidden_size,
-                              .x_stride = config_.hidden_size,
-                              .y = Floats(work_.logits) + out * config_.vocab_size,
-                              .y_stride = config_.vocab_size,
-                              .rows = count},
-                             stream_.get()));
-    out += count;
-  }
-  return CudaStatus(cudaMemcpyAsync(logits.data(), work_.logits.data(), logits.size_bytes(),
-                                    cudaMemcpyDeviceToHost, stream_.get()),
+  return CudaStatus(LaunchLinear({.matrix = weights_.head.view,
+                                  .output = LinearOutput::kFloat,
+                                  .x = work_.x.data(),
+                                  .x_stride = config_.hidden_size,
+                                  .y = work_.logits.data(),
+                                  .y_stride = config_.vocab_size,
+                                  .rows = step_.logit_row_count,
+                                  .gather = step_.logit_rows},
+                                 stream_.get()),
                     "logits");
 }
 
 // ---- To compare --------------------------------------------------------------------------------
 
-absl::Status CudaEngine::RunLayer(uint32_t layer, const Segment& segment,
-                                  std::vector<float>* stream, std::vector<float>* pre) {
+// The layer finds its rows where those of the encoder are.
+absl::Status CudaEngine::BeginLayer(uint32_t layer, const Segment& segment) {
   RP_TRY(CheckSegments(*this, {&segment, 1}).status());
-  const bool decoder = layer >= geometry_.encoder_layers;
   Segment whole = segment;
-  if (decoder) {
+  if (layer >= geometry_.encoder_layers) {
     whole.encoder_from = segment.decoder_from;
     whole.decoder_first = segment.first;
   }
   RP_TRY(Begin({&whole, 1}));
+  return Embed();
+}
+
+absl::StatusOr<uint32_t> CudaEngine::LaunchesOfLayer(uint32_t layer, const Segment& segment) {
+  RP_TRY(BeginLayer(layer, segment));
+  RP_TRY(Layer(layer, step_.encoder, true));  // From here on, an update is pending.
+  const absl::StatusOr<uint32_t> count =
+      StepGraphs::Count(stream_.get(), [&] { return Layer(layer, step_.encoder, true); });
+  RP_TRY(stream_.Wait());
+  return count;
+}
+
+absl::Status CudaEngine::RunLayer(uint32_t layer, const Segment& segment,
+                                  std::vector<float>* stream, std::vector<float>* pre) {
+  RP_TRY(BeginLayer(layer, segment));
   std::vector<Bf16Bits> bits(stream->size());
   for (size_t i = 0; i < bits.size(); ++i) bits[i] = ToBf16((*stream)[i]);
   RP_CUDA_TRY(cudaMemcpyAsync(work_.stream[now_].data(), bits.data(), bits.size() * 2,

@@ -6,6 +6,7 @@
 
 #include "gpu/cuda/device.h"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/step_graphs.h"
 #include "gpu/cuda/step_upload.h"
 #include "gpu/cuda/weights.h"
 #include "gpu/engine/engine.h"
@@ -51,6 +52,10 @@ class CudaEngine final : public Engine {
   // and `pre` [rows][copies], which it leaves as they go on.
   absl::Status RunLayer(uint32_t layer, const Segment& segment, std::vector<float>* stream,
                         std::vector<float>* pre);
+  // Launches that one layer takes for the segment's rows, of which all go through it.
+  absl::StatusOr<uint32_t> LaunchesOfLayer(uint32_t layer, const Segment& segment);
+  // Steps that ran as graphs.
+  uint64_t graphs_replayed() const { return graphs_.replayed(); }
   // [rows][index_topk], of the last index layer that ran.
   absl::StatusOr<std::vector<int32_t>> Selections(uint32_t rows);
 
@@ -76,6 +81,11 @@ class CudaEngine final : public Engine {
                                                               const CudaEngineOptions& options);
   absl::Status Allocate();
   absl::Status Begin(std::span<const Segment> batch);
+  absl::Status BeginLayer(uint32_t layer, const Segment& segment);
+  absl::Status Embed();
+  // All launches of a Forward that was begun.
+  absl::Status Run();
+  void Count();
   void FillEngram(std::span<const Segment> batch);
 
   // The steps of a layer, on the rows of `half`.
@@ -96,8 +106,7 @@ class CudaEngine final : public Engine {
   absl::Status AddEngram(uint32_t layer, const HalfStep& half);
   absl::Status WriteDecoderSource();
   absl::Status WriteDraftContext(const HalfStep& half);
-  absl::Status Logits(const HalfStep& half, std::span<const Segment> batch,
-                      std::span<float> logits);
+  absl::Status Logits(const HalfStep& half);
   absl::Status Markov(std::span<const DraftRequest> requests, std::span<DraftResult> results);
 
   WindowView WindowsOf(uint32_t layer) const;
@@ -115,10 +124,12 @@ class CudaEngine final : public Engine {
   uint64_t workspace_bytes_ = 0;
   Stream stream_;
   StepUpload step_;
-  int now_ = 0;          // Of stream[2].
-  int pre_ = 0;          // Of pre[2].
-  StreamAdd pending_;    // Not yet in the stream.
-  bool pooled_ = false;  // Candidates of the last source that writes them exclude some.
+  StepGraphs graphs_;
+  uint64_t graphs_of_ = 0;  // StepUpload::moved when they were made.
+  int now_ = 0;             // Of stream[2].
+  int pre_ = 0;             // Of pre[2].
+  StreamAdd pending_;       // Not yet in the stream.
+  bool pooled_ = false;     // Candidates of the last source that writes them exclude some.
   uint32_t taps_taken_ = 0;
   uint64_t scores_max_ = 0;             // Floats of `scores`.
   std::vector<uint64_t> engram_first_;  // By engram layer: where its table rows begin.

@@ -159,7 +159,6 @@ absl::Status CudaEngine::WriteGlobal(uint32_t layer, const HalfStep& half) {
                                  Floats(work_.frequencies[1]), Bits(work_.latents), dim,
                                  Bits(work_.keys), Floats(weights.k_norm), index_dim, shape_.eps,
                                  stream_.get()));
-  counters_.global_entries += count;
   if (ratio != 2) return absl::OkStatus();
   return CudaStatus(LaunchStoreTails(half.view, WindowsOf(layer), Floats(work_.a), Floats(work_.g),
                                      dim, stream_.get()),

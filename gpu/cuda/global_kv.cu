@@ -20,6 +20,7 @@ __global__ void Latents(StepView step, WindowView windows, const DeviceGroup* gr
   __shared__ float room[33];
   extern __shared__ float latent[];
   const DeviceGroup group = groups[blockIdx.x];
+  if (group.part == kNoPart) return;
   const uint64_t row = group.row;
   if (ratio == 2) {
     const float* a1 = static_cast<const float*>(a) + row * dim;
@@ -78,6 +79,7 @@ __global__ void WriteEntries(StepView step, EntryView view, const DeviceGroup* g
   __shared__ float room[33];
   extern __shared__ float values[];  // A latent, then a key.
   const DeviceGroup group = groups[blockIdx.x];
+  if (group.part == kNoPart) return;
   const EntryPlace place = PlaceOf(step, view, step.part[group.part], group.entry);
   float* latent = values;
   float* key = values + dim;

@@ -186,6 +186,7 @@ cudaError_t LaunchSimpleAttention(const AttentionCall& call, cudaStream_t stream
 // ---- Global KV (model-facts sections 4 and 5.1) ------------------------------------------------
 
 // A group of tokens that ends in a row of this call.
+inline constexpr uint32_t kNoPart = 0xffffffff;
 struct DeviceGroup {
   uint32_t part = 0, entry = 0;
   uint32_t row = 0;        // Of its last token.

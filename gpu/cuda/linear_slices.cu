@@ -52,8 +52,10 @@ uint32_t SharedBytes(uint32_t slices) {
 // A cluster takes 64 outputs, every warpgroup of it a slice of their inputs. The eights of rows are
 // then finished by the blocks by turns.
 template <WeightFormat kFormat, int kRows>
-__global__ __launch_bounds__(kGroups* kGroupThreads) void SlicedFewRows(LinearCall call) {
-  constexpr int kAhead = kFormat == WeightFormat::kBf16 ? 2 : 4;  // Tiles of weights under way.
+__global__ __launch_bounds__(kGroups* kGroupThreads,
+                             kRows == 8 ? 2 : 1) void SlicedFewRows(LinearCall call) {
+  // Tiles of weights under way: half as many where two blocks share a processor.
+  constexpr int kAhead = (kFormat == WeightFormat::kBf16 ? 2 : 4) / (kRows == 8 ? 2 : 1);
   constexpr uint32_t kStageBytes = kRows * 128;
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ LargestRoom<8> rooms[kGroups];

@@ -128,9 +128,18 @@ __device__ void FinishRow(const MixCall& call, uint32_t row) {
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t hidden = call.shape.hidden, tiles = hidden / kTile;
   const float* sums = call.partials + uint64_t{row} * tiles * kMixPartials + lane;
+  const uint32_t end = tiles * (warp + 1) / kWarps;
   float sum = 0;
-  for (uint32_t tile = tiles * warp / kWarps; tile < tiles * (warp + 1) / kWarps; ++tile) {
-    if (lane < kSums) sum += __ldcg(sums + tile * kMixPartials);
+  constexpr uint32_t kTogether = 10;
+  for (uint32_t tile = tiles * warp / kWarps; tile < end; tile += kTogether) {
+    float values[kTogether];
+#pragma unroll
+    for (uint32_t i = 0; i < kTogether; ++i) {
+      const bool real = tile + i < end && lane < kSums;
+      values[i] = real ? __ldcg(sums + (tile + i) * kMixPartials) : 0.0f;
+    }
+#pragma unroll
+    for (const float value : values) sum += value;
   }
   __syncthreads();  // Of the row before, all is read.
   of_warp[warp][lane] = sum;
@@ -141,13 +150,37 @@ __device__ void FinishRow(const MixCall& call, uint32_t row) {
   if (warp == 0) return SplitMixes(call, row, sum);
   const float mean = __shfl_sync(0xffffffff, sum, kRowSquares) / static_cast<float>(hidden);
   const float scale = 1.0f / sqrtf(mean + call.shape.eps);
+  // A lane takes four neighbours, eight lanes a group of quantiser A.
   const uint64_t begin = uint64_t{row} * hidden;
-#pragma unroll 4
-  for (uint32_t d = (warp - 1) * 32 + lane; d < hidden; d += (kWarps - 1) * 32) {
-    const float y = ToFloat(__ldcg(AsBf16(call.y) + begin + d));
-    const float value = RoundBf16(y * scale * call.norm[d]);
-    AsBf16(call.x)[begin + d] = ToBf16(value);
-    AsBf16(call.x_round)[begin + d] = ToBf16(RoundA(value, ScaleA(WarpMax(fabsf(value)))));
+  constexpr uint32_t kStep = (kWarps - 1) * 128;
+#pragma unroll 3
+  for (uint32_t at = (warp - 1) * 128; at < hidden; at += kStep) {
+    const uint32_t d = at + lane * 4;
+    const bool real = d < hidden;
+    const uint2 bits = real ? __ldcg(reinterpret_cast<const uint2*>(call.y + begin + d)) : uint2{};
+    const float4 norm =
+        real ? *reinterpret_cast<const float4*>(call.norm + d) : make_float4(0, 0, 0, 0);
+    const float2 low = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&bits.x));
+    const float2 high = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&bits.y));
+    const float values[4] = {RoundBf16(low.x * scale * norm.x), RoundBf16(low.y * scale * norm.y),
+                             RoundBf16(high.x * scale * norm.z),
+                             RoundBf16(high.y * scale * norm.w)};
+    float largest =
+        fmaxf(fmaxf(fabsf(values[0]), fabsf(values[1])), fmaxf(fabsf(values[2]), fabsf(values[3])));
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, step));
+    }
+    if (!real) continue;
+    const uint32_t code = ScaleA(largest);
+    __nv_bfloat162* const x = reinterpret_cast<__nv_bfloat162*>(call.x + begin + d);
+    __nv_bfloat162* const round = reinterpret_cast<__nv_bfloat162*>(call.x_round + begin + d);
+#pragma unroll
+    for (uint32_t i = 0; i < 2; ++i) {
+      x[i] = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
+      round[i] =
+          __floats2bfloat162_rn(RoundA(values[2 * i], code), RoundA(values[2 * i + 1], code));
+    }
   }
 }
 

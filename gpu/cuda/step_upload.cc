@@ -1,6 +1,7 @@
 #include "gpu/cuda/step_upload.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "gpu/formats/number_formats.h"
@@ -10,6 +11,16 @@ namespace reprise::engine::cuda {
 namespace {
 
 constexpr uint64_t kAlign = 256;
+
+// A size that grows by eighths: few different ones, and not much too large.
+uint32_t RoundedUp(uint32_t size) {
+  const uint32_t step = std::max(64u, std::bit_floor(std::max(size, 1u)) / 8);
+  return static_cast<uint32_t>(AlignUp(size, step));
+}
+// Groups that so many rows can end, by ratio.
+uint32_t GroupsMax(uint32_t ratio, uint32_t rows, uint32_t parts) {
+  return ratio == 1 ? rows : (rows + parts) / 2;
+}
 
 uint32_t CountOf(const StepUpload::Rows& rows) { return rows.end - rows.first; }
 uint32_t CountOf(std::span<const StepUpload::Rows> all) {
@@ -35,6 +46,7 @@ absl::Status StepUpload::Room(uint64_t bytes) {
   const uint64_t size = bytes + bytes / 2;
   RP_ASSIGN(staging_, PinnedMemory::Allocate(size));
   RP_ASSIGN(device_, DeviceMemory::Allocate(size));
+  ++moved_;
   return absl::OkStatus();
 }
 
@@ -46,7 +58,7 @@ void StepUpload::AddHalf(std::span<const Rows> rows, const std::vector<std::byte
   half->view.parts = static_cast<uint32_t>(rows.size());
   half->view.pairs = pairs_;
   std::byte** block_list = nullptr;
-  half->view.blocks = Add(blocks.size(), &block_list);
+  half->view.blocks = Add(RoundedUp(static_cast<uint32_t>(blocks.size())), &block_list);
   std::copy(blocks.begin(), blocks.end(), block_list);
   DevicePart* parts = nullptr;
   uint32_t *part_of_row = nullptr, *positions = nullptr;
@@ -89,10 +101,15 @@ void StepUpload::AddHalf(std::span<const Rows> rows, const std::vector<std::byte
     }
   }
   for (const uint32_t ratio : {1u, 2u}) {
+    half->entries_max[ratio] = RoundedUp(half->entries_max[ratio]);
+    std::vector<DeviceGroup>& of_ratio = groups[ratio];
+    if (!of_ratio.empty()) {
+      of_ratio.resize(GroupsMax(ratio, count, half->view.parts), {.part = kNoPart});
+    }
     DeviceGroup* list = nullptr;
-    half->groups[ratio] = Add(groups[ratio].size(), &list);
-    std::copy(groups[ratio].begin(), groups[ratio].end(), list);
-    half->group_count[ratio] = static_cast<uint32_t>(groups[ratio].size());
+    half->groups[ratio] = Add(of_ratio.size(), &list);
+    std::copy(of_ratio.begin(), of_ratio.end(), list);
+    half->group_count[ratio] = static_cast<uint32_t>(of_ratio.size());
   }
 }
 
@@ -114,10 +131,13 @@ absl::Status StepUpload::Begin(std::span<const Rows> encoder_rows, std::span<con
     decoder_blocks.insert(decoder_blocks.end(), blocks.begin(), blocks.end());
   }
   const uint64_t rows = CountOf(encoder_rows), kept_rows = CountOf(kept);
-  const uint64_t of_row = sizeof(uint32_t) * 4 + 1 + 2 * sizeof(DeviceGroup) +
+  const uint64_t of_row = sizeof(uint32_t) * 5 + 1 + 2 * sizeof(DeviceGroup) +
                           4 * pairs * sizeof(float) + sizeof(uint32_t);
+  const uint64_t blocks = RoundedUp(static_cast<uint32_t>(encoder_blocks.size())) +
+                          RoundedUp(static_cast<uint32_t>(decoder_blocks.size()));
   RP_TRY(CudaStatus(cudaStreamSynchronize(stream), "the step before"));
-  RP_TRY(Room((rows + kept_rows) * of_row + (encoder_blocks.size() + decoder_blocks.size()) * 8 +
+  RP_TRY(Room((rows + kept_rows) * of_row + blocks * 8 +
+              (encoder_rows.size() + kept.size()) * sizeof(DeviceGroup) +
               (encoder_rows.size() + kept.size()) * sizeof(DevicePart) +
               uint64_t{engram_words} * 8 + image_values * 2 + 64 * kAlign));
   used_ = 0;
@@ -148,6 +168,17 @@ absl::Status StepUpload::Begin(std::span<const Rows> encoder_rows, std::span<con
     }
     begin += CountOf(of);
   }
+  uint32_t* logit_index = nullptr;
+  logit_row_count = 0;
+  for (const Rows& of : kept) logit_row_count += of.end - of.logits_from;
+  logit_rows = Add(logit_row_count, &logit_index);
+  begin = 0;
+  for (const Rows& of : kept) {
+    for (uint32_t position = of.logits_from; position < of.end; ++position) {
+      *logit_index++ = begin + position - of.first;
+    }
+    begin += CountOf(of);
+  }
   copied_ = used_;
   // Rotations are computed there: they need room, and no copy.
   for (HalfStep* half : {&encoder, &decoder}) {
@@ -162,8 +193,12 @@ absl::Status StepUpload::Begin(std::span<const Rows> encoder_rows, std::span<con
 }
 
 absl::Status StepUpload::Copy(cudaStream_t stream) {
-  RP_CUDA_TRY(
-      cudaMemcpyAsync(device_.data(), staging_.data(), copied_, cudaMemcpyHostToDevice, stream));
+  return CudaStatus(
+      cudaMemcpyAsync(device_.data(), staging_.data(), copied_, cudaMemcpyHostToDevice, stream),
+      "a step's rows");
+}
+
+absl::Status StepUpload::Rotate(cudaStream_t stream) {
   for (const HalfStep* half : {&encoder, &decoder}) {
     RotationCall call{.positions = half->view.positions, .rows = half->view.rows, .pairs = pairs_};
     for (int kind = 0; kind < 2; ++kind) {
@@ -174,6 +209,16 @@ absl::Status StepUpload::Copy(cudaStream_t stream) {
     RP_CUDA_TRY(LaunchRotations(call, stream));
   }
   return absl::OkStatus();
+}
+
+void StepUpload::AddTo(StepKey* key) const {
+  for (const HalfStep* half : {&encoder, &decoder}) {
+    const auto offset = reinterpret_cast<const std::byte*>(half->view.sines[1]) - device_.data();
+    key->insert(key->end(), {half->view.rows, half->view.parts, half->part_rows_max,
+                             half->entries_max[1], half->entries_max[2], half->group_count[1],
+                             half->group_count[2], static_cast<uint64_t>(offset)});
+  }
+  key->insert(key->end(), {logit_row_count, used_});
 }
 
 }  // namespace reprise::engine::cuda

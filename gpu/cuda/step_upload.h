@@ -5,6 +5,7 @@
 
 #include "gpu/cuda/device.h"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/step_graphs.h"
 #include "gpu/engine/engine.h"
 
 // What the kernels need to know of a call's rows, put together on the host and copied at once.
@@ -16,22 +17,26 @@ struct HalfStep {
   StepView view;
   std::vector<DevicePart> parts;  // As on the device.
   uint32_t part_rows_max = 0;     // Rows of the largest of them.
-  uint32_t entries_max[3] = {};   // By ratio: global entries that the last of all rows sees.
-  // Groups that end in these rows at or after write_from, by ratio.
+  // By ratio: global entries that a row sees at most, rounded up.
+  uint32_t entries_max[3] = {};
+  // Groups that end in these rows at or after write_from, by ratio. Where there are any, the list
+  // is as long as it could be for so many rows: groups of no part (kNoPart) are skipped.
   const DeviceGroup* groups[3] = {};
   uint32_t group_count[3] = {};
 };
 
+// Lists have lengths that follow from numbers of rows and parts, and a few sizes that are rounded
+// up, so that steps that differ in positions alone have all they need at the same addresses.
 class StepUpload {
  public:
   // Rows of a half of a segment: [first, end), which find windows from windows_from on.
   struct Rows {
     const Segment* segment = nullptr;
     uint32_t first = 0, end = 0, windows_from = 0, write_from = 0;
+    uint32_t logits_from = 0;  // Of the decoder's.
   };
-  // Lays out a call. Pointers of the halves are to device memory, valid until the next Begin.
-  // `engram_rows`: bytes for table rows, filled by the caller through engram_room(). Blocks until
-  // the copy before this one is done.
+  // Lays out a call. Pointers of the halves are to device memory, valid until the next Begin. The
+  // caller fills engram_host. Blocks until the copy before this one is done.
   absl::Status Begin(std::span<const Rows> encoder, std::span<const Rows> decoder,
                      uint32_t engram_words, uint32_t pairs, const float* const frequencies[2],
                      cudaStream_t stream);
@@ -42,9 +47,18 @@ class StepUpload {
   const Bf16Bits* image_rows = nullptr;
   uint64_t* engram_host = nullptr;  // engram_words of them, to be filled before Copy.
   const uint64_t* engram_device = nullptr;
+  // Rows that give logits, as rows of the decoder.
+  const uint32_t* logit_rows = nullptr;
+  uint32_t logit_row_count = 0;
 
-  // Queues the copy, and the rotations of all rows.
+  // Queues the copy; and then, on the device, the rotations of all rows.
   absl::Status Copy(cudaStream_t stream);
+  absl::Status Rotate(cudaStream_t stream);
+
+  // What decides where things lie and how many they are, for StepKey.
+  void AddTo(StepKey* key) const;
+  // Another number: what lay in device memory lies elsewhere now.
+  uint64_t moved() const { return moved_; }
 
  private:
   template <typename T>
@@ -54,7 +68,7 @@ class StepUpload {
 
   PinnedMemory staging_;
   DeviceMemory device_;
-  uint64_t used_ = 0, copied_ = 0;
+  uint64_t used_ = 0, copied_ = 0, moved_ = 0;
   uint32_t pairs_ = 0;
   const float* frequencies_[2] = {};
 };

@@ -283,6 +283,59 @@ TEST(CudaEngineTest, ReplaysRebuildWindowsAndWriteNoRecords) {
   EXPECT_GE(EqualShare(after, sequence.host_blocks()), 0.99);
 }
 
+TEST(CudaEngineTest, RepeatedStepsRunAsGraphsAndGiveTheSame) {
+  RP_NEEDS_DEVICE();
+  const size_t vocab = NanoGeometry().config.vocab_size;
+  CudaEngine& gpu = CudaNano();
+  const std::vector<TokenId> tokens = Text(420);
+  std::vector<float> first;
+  for (int turn = 0; turn < 3; ++turn) {  // Eager, captured, replayed: each in memory of its own.
+    TwinSequence sequence(gpu, 512);
+    RunIn(gpu, sequence.device(), std::vector<TokenId>(tokens.begin(), tokens.begin() + 400), 0,
+          100);
+    const uint64_t before = gpu.graphs_replayed();
+    const Segment replay{.memory = sequence.device(),
+                         .tokens = tokens,
+                         .first = 272,
+                         .write_from = 400,
+                         .encoder_from = 272,
+                         .decoder_first = 292,
+                         .decoder_from = 292,
+                         .logits_from = 419};
+    std::vector<float> logits(vocab);
+    Must(gpu.Forward({&replay, 1}, logits));
+    if (turn == 0) first = logits;
+    EXPECT_EQ(std::memcmp(first.data(), logits.data(), logits.size() * 4), 0);
+    EXPECT_EQ(gpu.graphs_replayed(), before + (turn == 0 ? 0 : 1));
+  }
+  // Decode: steps that differ in position alone share a graph.
+  TwinSequence sequence(gpu, 512);
+  const uint64_t before = gpu.graphs_replayed();
+  RunIn(gpu, sequence.device(), std::vector<TokenId>(tokens.begin(), tokens.begin() + 200), 0, 1);
+  EXPECT_GE(gpu.graphs_replayed(), before + 150);
+}
+
+// A Reuse layer is what most layers are.
+TEST(CudaEngineTest, LaunchesOfALayer) {
+  RP_NEEDS_DEVICE();
+  CudaEngine& gpu = CudaNano();
+  const std::vector<TokenId> tokens = Text(400);
+  TwinSequence sequence(gpu, 512);
+  const auto& layers = NanoGeometry().layers;
+  const auto reuse = std::find_if(layers.begin(), layers.end(), [](const LayerPlan& plan) {
+    return plan.mode == LayerMode::kReuse && plan.engram == kNoLayer && !plan.draft_tap;
+  });
+  ASSERT_NE(reuse, layers.end());
+  const auto layer = static_cast<uint32_t>(reuse - layers.begin());
+  const uint32_t prefill =
+      Must(gpu.LaunchesOfLayer(layer, WholeRows(sequence.device(), std::span(tokens), 0)));
+  const uint32_t decode =
+      Must(gpu.LaunchesOfLayer(layer, WholeRows(sequence.device(), std::span(tokens), 399)));
+  std::printf("launches of a Reuse layer: %u in prefill, %u in decode\n", prefill, decode);
+  EXPECT_LE(prefill, 15u);
+  EXPECT_LE(decode, 11u);
+}
+
 TEST(CudaEngineTest, DraftsAreThoseOfTheCpu) {
   RP_NEEDS_DEVICE();
   const size_t vocab = NanoGeometry().config.vocab_size;
