@@ -76,6 +76,7 @@ __global__ void SimpleScores(ScoreCall call) {
 // kRows rows as operand B. A thread loads 32 neighbouring values of a key, which share a scale; the
 // order of the 128 inputs is whatever makes that cheap, and the queries lie in the same order.
 constexpr uint32_t kIndexHeads = 32, kIndexDim = 128, kTileKeys = 64;
+constexpr uint32_t kKeyCodeBytes = kIndexDim / 2, kKeyScaleBytes = kIndexDim / 32;
 // Keys come 2^-16 too small, so that factors are bf16 whatever their scale; the weights undo it.
 constexpr int kSmaller = 16;
 
@@ -87,27 +88,188 @@ __device__ inline uint32_t InputOf(uint32_t d) {
   return 16 * step + 2 * thread + high + 8 * (pair % 2);
 }
 
+// Blocks of a multiprocessor at a time, by the registers they need.
+constexpr int ScoreBlocks(int rows, bool in_order) { return rows > 1 ? 3 : in_order ? 6 : 5; }
+
+// Values that a loop is to find in registers: else the compiler computes them again every time.
+__device__ inline void InRegister(uint32_t& value) { asm volatile("" : "+r"(value)); }
+template <typename T>
+__device__ inline void InRegister(T*& pointer) {
+  asm volatile("" : "+l"(pointer));
+}
+
 struct RawKeys {  // Of this thread's two keys.
   uint4 codes[2];
   uint32_t scales[2];
 };
 
-template <int kRows>
-__global__ __launch_bounds__(128, kRows == 1 ? 6 : 3) void MatrixScores(ScoreCall call) {
+// Keys of tiles that lie in one block of entries each, in order: what rows see without candidates.
+// Keys past the last one are loaded as they lie there. The block of the tile after the next is
+// looked up meanwhile.
+class KeysInOrder {
+ public:
+  __device__ KeysInOrder(const ScoreCall& call, const DevicePart& part, uint32_t first_key,
+                         uint32_t tiles, uint32_t lane)
+      : blocks_(call.step.blocks + part.first_block),
+        shift_(call.entries.block_shift - kTileShift),
+        in_block_((1u << shift_) - 1),
+        codes_(call.entries.index_codes + first_key * kKeyCodeBytes + lane % 4 * 16),
+        scales_(call.entries.index_scales + first_key * kKeyScaleBytes + lane % 4) {
+    InRegister(shift_);
+    InRegister(in_block_);
+    InRegister(codes_);
+    InRegister(scales_);
+    InRegister(blocks_);
+    if (blockIdx.x < tiles) block_ = Block(blockIdx.x);
+  }
+  // Of a tile, and `next` is loaded next if there is that one.
+  __device__ void Load(uint32_t tile, uint32_t next, uint32_t tiles, RawKeys* raw) {
+    const uint32_t in_block = tile & in_block_;
+    const uint8_t* codes = block_ + (codes_ + in_block * (kTileKeys * kKeyCodeBytes));
+    const uint8_t* scales = block_ + (scales_ + in_block * (kTileKeys * kKeyScaleBytes));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      raw->codes[i] = __ldg(reinterpret_cast<const uint4*>(codes + i * 8 * kKeyCodeBytes));
+      raw->scales[i] = __ldg(scales + i * 8 * kKeyScaleBytes);
+    }
+    if (next < tiles) block_ = Block(next);
+  }
+
+ private:
+  static constexpr uint32_t kTileShift = 6;
+  static_assert(1u << kTileShift == kTileKeys);
+  __device__ const uint8_t* Block(uint32_t tile) const {
+    return reinterpret_cast<const uint8_t*>(blocks_[tile >> shift_]);
+  }
+  std::byte* const* blocks_;
+  uint32_t shift_, in_block_;  // Tiles of a block, as a power of two, and less one.
+  uint32_t codes_, scales_;    // Of this thread's first key, in a block.
+  const uint8_t* block_ = nullptr;
+};
+
+// Any keys: of candidates, or in blocks of other shapes.
+class KeysAnywhere {
+ public:
+  __device__ KeysAnywhere(const ScoreCall& call, const DevicePart& part, const uint32_t* candidates,
+                          uint32_t first_key, uint32_t count, uint32_t lane)
+      : call_(call),
+        part_(part),
+        candidates_(candidates),
+        first_key_(first_key),
+        count_(count),
+        lane_(lane) {}
+  __device__ void Load(uint32_t tile, uint32_t, uint32_t, RawKeys* raw) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t at = min(tile * kTileKeys + first_key_ + 8 * i, count_ - 1);
+      const uint32_t entry = candidates_ == nullptr ? at : candidates_[at];
+      const EntryPlace place = PlaceOf(call_.step, call_.entries, part_, entry);
+      raw->codes[i] = __ldg(reinterpret_cast<const uint4*>(place.index_codes) + lane_ % 4);
+      raw->scales[i] = __ldg(place.index_scales + lane_ % 4);
+    }
+  }
+
+ private:
+  const ScoreCall& call_;
+  const DevicePart& part_;
+  const uint32_t* candidates_;
+  uint32_t first_key_, count_, lane_;
+};
+
+// Bits of `a` where kMask has ones, of `b` elsewhere. What the compiler knows of later masks would
+// make two instructions of it.
+template <uint32_t kMask>
+__device__ inline uint32_t Mixed(uint32_t a, uint32_t b) {
+  uint32_t mixed;
+  asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(mixed) : "r"(a), "r"(b), "n"(kMask));
+  return mixed;
+}
+// The four registers of bf16 pairs of a word of codes: pair p is nibbles 3 - p and 7 - p.
+// Magnitudes move six places away from their signs first, for two pairs at a time.
+__device__ inline void ExpandKeys(uint32_t word, __nv_bfloat162 factor, uint32_t* (&to)[4]) {
+  constexpr uint32_t kSigns = 0x88008800;
+  const uint32_t upper = Mixed<kSigns>(word, word >> 6);
+  const uint32_t lower = Mixed<kSigns>(word << 8, word << 2);
+  const uint32_t pairs[4] = {upper & 0x81c081c0, upper << 4 & 0x81c081c0, lower & 0x81c081c0,
+                             lower << 4 & 0x81c081c0};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const __nv_bfloat162 value =
+        __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pairs[i]), factor);
+    *to[i] = *reinterpret_cast<const uint32_t*>(&value);
+  }
+}
+
+// Half of the sums of four threads each: of `low` for threads without `bit`, of `high` for others.
+__device__ inline float SumOfHalf(float low, float high, uint32_t lane, uint32_t bit) {
+  const bool upper = (lane & bit) != 0;
+  const float kept = upper ? high : low, given = upper ? low : high;
+  return kept + __shfl_xor_sync(0xffffffff, given, bit);
+}
+
+template <int kRows, bool kInOrder>
+__global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScores(ScoreCall call) {
   constexpr int kColumns = kRows * kIndexHeads;
-  constexpr uint32_t kHalfBytes = kColumns * 128;  // Of 64 inputs.
+  constexpr uint32_t kHalfBytes = kColumns * 128;                    // Of 64 inputs.
+  constexpr uint32_t kRowPieces = kIndexHeads * kIndexDim * 2 / 16;  // 16 bytes each.
   __shared__ __align__(1024) uint8_t queries[2 * kHalfBytes];
   const uint32_t in_call = blockIdx.y * kRows, row = call.row + in_call;
   const uint32_t thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-  for (uint32_t i = thread; i < kColumns * kIndexDim; i += 128) {
-    const uint32_t column = i / kIndexDim, k = InputOf(i % kIndexDim);
-    const uint32_t of_row = min(column / kIndexHeads, call.rows - 1 - in_call);
-    const Bf16 value = AsBf16(call.queries)[(uint64_t{row} + of_row) * kIndexHeads * kIndexDim +
-                                            i % (kIndexHeads * kIndexDim)];
-    *reinterpret_cast<Bf16*>(queries + k / 64 * kHalfBytes + SwizzledOffset(column, k % 64 / 8) +
-                             k % 8 * 2) = value;
+  // The queries are on their way while the first keys are looked up.
+  constexpr int kPieces = kColumns * kIndexDim / 8 / 128;
+  uint4 values[kPieces];
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const uint32_t of_row = min((i * 128 + thread) / kRowPieces, call.rows - 1 - in_call);
+    values[i] = __ldg(reinterpret_cast<const uint4*>(call.queries) +
+                      (uint64_t{row} + of_row) * kRowPieces + (i * 128 + thread) % kRowPieces);
   }
-  // This thread's columns: in every eight, 2 (lane % 4) and the next.
+  const DevicePart& part = call.step.part[call.step.part_of_row[row]];
+  const uint32_t stored_row = kRows == 1 ? 0 : lane % 4;
+  uint32_t count = 0;  // Of the row that sees most.
+  uint32_t stored_count = 0;
+#pragma unroll
+  for (uint32_t r = 0; r < kRows; ++r) {
+    const uint32_t of_row = in_call + r >= call.rows     ? 0
+                            : call.candidates == nullptr ? Visible(call.step, row + r, call.ratio)
+                                                         : call.candidate_counts[in_call + r];
+    count = max(count, of_row);
+    if (r == stored_row) stored_count = of_row;
+  }
+  const uint32_t tiles = (count + kTileKeys - 1) / kTileKeys;
+  const uint32_t first_key = warp * 16 + lane / 4;  // Of a tile; the other is eight further on.
+  auto keys = [&] {
+    if constexpr (kInOrder) {
+      return KeysInOrder(call, part, first_key, tiles, lane);
+    } else {
+      const uint32_t* candidates =
+          call.candidates == nullptr ? nullptr : call.candidates + uint64_t{in_call} * call.stride;
+      return KeysAnywhere(call, part, candidates, first_key, count, lane);
+    }
+  }();
+  uint32_t tile = blockIdx.x, apart = gridDim.x;
+  InRegister(apart);
+  RawKeys raw;
+  if (tile < tiles) keys.Load(tile, tile + apart, tiles, &raw);
+
+    // Eight values at a time: the first four and the others make the pairs.
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const uint32_t column = (i * 128 + thread) / (kIndexDim / 8);
+    const uint32_t d = thread % (kIndexDim / 8) * 8;
+    const uint32_t pairs[4] = {__byte_perm(values[i].x, values[i].z, 0x5410),
+                               __byte_perm(values[i].x, values[i].z, 0x7632),
+                               __byte_perm(values[i].y, values[i].w, 0x5410),
+                               __byte_perm(values[i].y, values[i].w, 0x7632)};
+#pragma unroll
+    for (uint32_t n = 0; n < 4; ++n) {
+      const uint32_t k = InputOf(d + n);
+      *reinterpret_cast<uint32_t*>(queries + k / 64 * kHalfBytes +
+                                   SwizzledOffset(column, k % 64 / 8) + k % 8 * 2) = pairs[n];
+    }
+  }
+  // This thread's columns: in every eight, 2 (lane % 4) and the next. Half, for sums that are
+  // doubled.
   float weights[kColumns / 4];
 #pragma unroll
   for (int i = 0; i < kColumns / 4; ++i) {
@@ -115,98 +277,89 @@ __global__ __launch_bounds__(128, kRows == 1 ? 6 : 3) void MatrixScores(ScoreCal
     const uint32_t of_row = min(column / kIndexHeads, call.rows - 1 - in_call);
     weights[i] = ToFloat(AsBf16(
                      call.weights)[(uint64_t{row} + of_row) * kIndexHeads + column % kIndexHeads]) *
-                 call.factor * static_cast<float>(1 << kSmaller);
+                 call.factor * static_cast<float>(1 << (kSmaller - 1));
   }
   FenceForMatrixUnits();
   __syncthreads();
-
-  const DevicePart& part = call.step.part[call.step.part_of_row[row]];
-  uint32_t count = 0;  // Of the row that sees most.
-  uint32_t counts[kRows];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    counts[r] = in_call + r >= call.rows     ? 0
-                : call.candidates == nullptr ? Visible(call.step, row + r, call.ratio)
-                                             : call.candidate_counts[in_call + r];
-    count = max(count, counts[r]);
-  }
-  const uint32_t tiles = (count + kTileKeys - 1) / kTileKeys;
-  const auto load = [&](uint32_t tile, RawKeys* raw) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t at = min(tile * kTileKeys + warp * 16 + lane / 4 + 8 * i, count - 1);
-      const uint32_t entry =
-          call.candidates == nullptr ? at : call.candidates[uint64_t{in_call} * call.stride + at];
-      const EntryPlace place = PlaceOf(call.step, call.entries, part, entry);
-      raw->codes[i] = __ldg(reinterpret_cast<const uint4*>(place.index_codes) + lane % 4);
-      raw->scales[i] = __ldg(place.index_scales + lane % 4);
-    }
-  };
-  RawKeys raw;
-  if (blockIdx.x < tiles) load(blockIdx.x, &raw);
-  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+  const uint64_t rows[2] = {SwizzledRows(SharedAddress(queries)),
+                            SwizzledRows(SharedAddress(queries) + kHalfBytes)};
+  // The scores that this thread stores: of one row, and with a single row of one of its two keys.
+  uint32_t key = tile * kTileKeys + first_key + (kRows == 1 ? lane % 2 * 8 : 0);
+  float* to = call.scores + (uint64_t{in_call} + stored_row) * call.stride + key;
+  if (kRows == 1 && (lane & 2) != 0) stored_count = 0;
+  InRegister(stored_count);
+  InRegister(key);
+  InRegister(to);
+  for (; tile < tiles; tile += apart) {
     uint32_t a[8][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const uint32_t half = (raw.scales[i] + 126 - kSmaller) << 7;
-      const uint32_t both = half | half << 16;
-      const __nv_bfloat162 factor = *reinterpret_cast<const __nv_bfloat162*>(&both);
+      // A product takes the lower half of a register for both its factors: no instructions.
+      const uint32_t low = (raw.scales[i] << 7) + ((126 - kSmaller) << 7);
+      const __nv_bfloat162 factor = __low2bfloat162(*reinterpret_cast<const __nv_bfloat162*>(&low));
       const uint32_t words[4] = {raw.codes[i].x, raw.codes[i].y, raw.codes[i].z, raw.codes[i].w};
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
-#pragma unroll
-        for (int pair = 0; pair < 4; ++pair) {
-          const uint32_t shifted = words[word] << (4 * pair);
-          const uint32_t spread = (shifted & 0x80008000) | (shifted >> 6 & 0x01c001c0);
-          const __nv_bfloat162 value =
-              __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&spread), factor);
-          a[2 * word + pair / 2][pair % 2 * 2 + i] = *reinterpret_cast<const uint32_t*>(&value);
-        }
+        uint32_t* to[4] = {&a[2 * word][i], &a[2 * word][2 + i], &a[2 * word + 1][i],
+                           &a[2 * word + 1][2 + i]};
+        ExpandKeys(words[word], factor, to);
       }
     }
-    if (tile + gridDim.x < tiles) load(tile + gridDim.x, &raw);
+    if (tile + apart < tiles) keys.Load(tile + apart, tile + 2 * apart, tiles, &raw);
     float sums[kColumns / 2];
 #pragma unroll
     for (auto& step : a) Hold(step);
     WgmmaFence();
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
-      const uint32_t b = SharedAddress(queries) + step / 4 * kHalfBytes + step % 4 * 32;
-      Wgmma<kColumns>::Run(sums, a[step], SwizzledRows(b), step > 0 ? 1 : 0);
+      Wgmma<kColumns>::Run(sums, a[step], FurtherOn(rows[step / 4], step % 4 * 32),
+                           step > 0 ? 1 : 0);
     }
     WgmmaCommit();
     WgmmaWait<0>();
     Keep(a);
     Hold(sums);
+    float score[kRows][2];  // Of two keys, over this thread's columns.
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float score = 0;
+        score[r][i] = 0;
 #pragma unroll
-        for (int b = 0; b < 4; ++b) {
-          const int block = r * 4 + b;
-          score = fmaf(weights[block * 2], fmaxf(sums[block * 4 + 2 * i], 0.0f), score);
-          score = fmaf(weights[block * 2 + 1], fmaxf(sums[block * 4 + 2 * i + 1], 0.0f), score);
-        }
-        score += __shfl_xor_sync(0xffffffff, score, 1);
-        score += __shfl_xor_sync(0xffffffff, score, 2);
-        const uint32_t at = tile * kTileKeys + warp * 16 + lane / 4 + 8 * i;
-        if (lane % 4 == 0 && at < counts[r]) {
-          call.scores[(uint64_t{in_call} + r) * call.stride + at] = score + 0.0f;
+        for (int b = 0; b < 8; ++b) {
+          // x + |x| is twice the larger of x and 0, exactly, and cheaper than a maximum.
+          const float sum = sums[(r * 4 + b / 2) * 4 + 2 * i + b % 2];
+          score[r][i] = fmaf(weights[r * 8 + b], sum + fabsf(sum), score[r][i]);
         }
       }
     }
+    // Four threads have parts of the same scores: each gets whole ones to store.
+    if constexpr (kRows == 1) {
+      float whole = SumOfHalf(score[0][0], score[0][1], lane, 1);
+      whole += __shfl_xor_sync(0xffffffff, whole, 2);
+      if (key < stored_count) *to = whole + 0.0f;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float first = SumOfHalf(score[0][i], score[1][i], lane, 1);
+        const float second = SumOfHalf(score[2][i], score[3][i], lane, 1);
+        const float whole = SumOfHalf(first, second, lane, 2);
+        if (key + 8 * i < stored_count) to[8 * i] = whole + 0.0f;
+      }
+    }
+    key += apart * kTileKeys;
+    to += apart * kTileKeys;
   }
 }
 
-template <int kRows>
+template <int kRows, bool kInOrder>
 cudaError_t LaunchMatrixScores(const ScoreCall& call, uint32_t entries_max, cudaStream_t stream) {
-  constexpr uint32_t kBlocks = 132 * (kRows == 1 ? 6 : 3);  // As many as run at once.
+  static_assert(kRows == 1 || kRows == 4);
+  constexpr uint32_t kBlocks = 132 * ScoreBlocks(kRows, kInOrder);  // As many as run at once.
   const uint32_t rows = (call.rows + kRows - 1) / kRows;
   const uint32_t tiles = (entries_max + kTileKeys - 1) / kTileKeys;
   const dim3 grid(min(tiles, max(1u, kBlocks / rows)), rows);
-  MatrixScores<kRows><<<grid, 128, 0, stream>>>(call);
+  MatrixScores<kRows, kInOrder><<<grid, 128, 0, stream>>>(call);
   return cudaGetLastError();
 }
 
@@ -221,10 +374,18 @@ cudaError_t LaunchIndexQueries(const StepView& step, Bf16Bits* q, uint32_t heads
 cudaError_t LaunchScores(const ScoreCall& call, uint32_t entries_max, cudaStream_t stream) {
   if (call.rows == 0 || entries_max == 0) return cudaSuccess;
   if (call.heads == kIndexHeads && call.dim == kIndexDim) {
+    const EntryView& view = call.entries;
+    const bool in_order = call.candidates == nullptr && view.block_shift >= 6 &&
+                          view.index_code_bytes == kKeyCodeBytes &&
+                          view.index_scale_bytes == kKeyScaleBytes;
     const bool shared_keys =
         call.one_part && call.rows >= kRowsThatShareKeys && call.candidates == nullptr;
-    return shared_keys ? LaunchMatrixScores<4>(call, entries_max, stream)
-                       : LaunchMatrixScores<1>(call, entries_max, stream);
+    if (shared_keys) {
+      return in_order ? LaunchMatrixScores<4, true>(call, entries_max, stream)
+                      : LaunchMatrixScores<4, false>(call, entries_max, stream);
+    }
+    return in_order ? LaunchMatrixScores<1, true>(call, entries_max, stream)
+                    : LaunchMatrixScores<1, false>(call, entries_max, stream);
   }
   const size_t shared = call.heads * (call.dim + 1) * sizeof(float);
   const dim3 grid((entries_max + kScoreThreads - 1) / kScoreThreads, call.rows);

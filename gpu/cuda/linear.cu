@@ -6,8 +6,9 @@ namespace {
 // ---- Few rows of a matrix with many outputs: a warpgroup for every 64 --------------------------
 
 constexpr int kFewGroups = 2;
-constexpr int kFewStages = 3;
 constexpr int kFewStageTiles = 4;  // One barrier for so many tiles of inputs.
+template <int kRows>
+constexpr int kFewStages = kRows <= 16 ? 4 : 3;
 
 template <WeightFormat kFormat, int kRows>
 __global__ __launch_bounds__(kFewGroups* kGroupThreads,
@@ -15,54 +16,80 @@ __global__ __launch_bounds__(kFewGroups* kGroupThreads,
                                  ? 3
                                  : 2) void FewRows(LinearCall call) {
   constexpr int kAhead = kFormat == WeightFormat::kBf16 ? 2 : 4;
+  constexpr int kStages = kFewStages<kRows>;
+  // A product may be under way while the next tile is expanded. At a barrier its stage must not yet
+  // be queued over, which takes a fourth one.
+  constexpr int kUnderWay = kStages > 3 && kFormat == WeightFormat::kFp4 ? 1 : 0;
   constexpr uint32_t kTileBytes = kRows * 128, kStageBytes = kFewStageTiles * kTileBytes;
   extern __shared__ __align__(1024) uint8_t shared[];
   Work work;
   if (!FindWork(call, blockIdx.x * kFewGroups, kRows, &work)) return;
   const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
-  const uint32_t tiles = call.matrix.input_tiles;
+  const int tiles = static_cast<int>(call.matrix.input_tiles);
   // The last block may have one group too many: it computes the first again, and stores nothing.
   const bool real = blockIdx.x * kFewGroups + group < call.matrix.output_tiles;
-  const uint64_t weights = work.first_tile + (real ? uint64_t{group} * tiles : 0);
-  const uint32_t stages = SharedAddress(shared);
-  const RowCopies<kRows, kFewGroups * kGroupThreads> copies(call, work, threadIdx.x);
-  const auto queue = [&](uint32_t stage) {
-#pragma unroll
-    for (int i = 0; i < kFewStageTiles; ++i) {
-      const uint32_t tile = stage * kFewStageTiles + i;
-      if (tile < tiles) {
-        copies.Queue(tile, stages + stage % kFewStages * kStageBytes + i * kTileBytes);
-      }
-    }
+  WeightParts<kFormat> parts(
+      call, work.first_tile + (real ? uint64_t{group} * call.matrix.input_tiles : 0), thread);
+  StageCopies<kRows, kFewGroups * kGroupThreads, kFewStageTiles> copies(call, work, threadIdx.x);
+  const uint32_t stages = SharedAddress(shared), stages_end = stages + kStages * kStageBytes;
+  const auto after = [&](uint32_t stage) {
+    return stage + kStageBytes == stages_end ? stages : stage + kStageBytes;
+  };
+  uint32_t ahead = stages;  // Where the next tiles of x go.
+  int unqueued = tiles;
+  const auto queue = [&] {
+    copies.Queue(unqueued, ahead);
     CopyCommit();
+    unqueued -= kFewStageTiles;
+    ahead = after(ahead);
   };
 
   RawWeights<kFormat> raw[kAhead];
+  if (tiles >= kFewStageTiles) {
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    if (i < tiles) raw[i].Load(call, weights + i, thread);
+    for (int i = 0; i < kAhead; ++i) parts.Load(i, &raw[i]);
   }
-#pragma unroll
-  for (int i = 0; i < kFewStages - 1; ++i) queue(i);
+  queue();
+  queue();
   float sums[kRows / 2];
 #pragma unroll
   for (float& sum : sums) sum = 0;
-  for (uint32_t stage = 0; stage * kFewStageTiles < tiles; ++stage) {
-    CopyWait<kFewStages - 2>();
+  uint32_t a[kUnderWay + 1][4][4] = {};
+  uint32_t at = stages;
+  int left = tiles;
+  for (; left >= kFewStageTiles; left -= kFewStageTiles) {
+    CopyWait<1>();
     FenceForMatrixUnits();
     __syncthreads();
-    queue(stage + kFewStages - 1);
-    const uint32_t at = stages + stage % kFewStages * kStageBytes;
+    queue();
+    const bool more = left >= 2 * kFewStageTiles;
+    const uint64_t rows = SwizzledRows(at);
 #pragma unroll
     for (int i = 0; i < kFewStageTiles; ++i) {
-      const uint32_t tile = stage * kFewStageTiles + i;
-      if (tile >= tiles) break;
-      uint32_t a[4][4];
-      Expand(raw[i % kAhead], a);
-      if (tile + kAhead < tiles) raw[i % kAhead].Load(call, weights + tile + kAhead, thread);
-      MultiplyTile<kRows>(sums, a, at + i * kTileBytes, tile > 0);
+      uint32_t(&now)[4][4] = a[i % (kUnderWay + 1)];
+      Expand(raw[i % kAhead], now);
+      if (i + kAhead < kFewStageTiles || more) parts.Load(i + kAhead, &raw[i % kAhead]);
+      MultiplyTile<kRows>(sums, now, FurtherOn(rows, i * kTileBytes), true);
+      WgmmaWait<kUnderWay>();
+      Keep(a[(i + kUnderWay) % (kUnderWay + 1)]);
+    }
+    parts.Skip(kFewStageTiles);
+    at = after(at);
+  }
+  WgmmaWait<0>();
+#pragma unroll
+  for (auto& of_tile : a) Keep(of_tile);
+  if (left > 0) {  // What is left is less than a stage.
+    CopyWait<0>();
+    FenceForMatrixUnits();
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 0; i < left; ++i) {
+      parts.Load(i, &raw[0]);
+      Expand(raw[0], a[0]);
+      MultiplyTile<kRows>(sums, a[0], SwizzledRows(at + i * kTileBytes), true);
       WgmmaWait<0>();
-      Keep(a);
+      Keep(a[0]);
     }
   }
   Hold(sums);
@@ -73,7 +100,7 @@ __global__ __launch_bounds__(kFewGroups* kGroupThreads,
 
 template <int kRows>
 constexpr uint32_t FewShared() {
-  return kFewStages * kFewStageTiles * kRows * 128;
+  return kFewStages<kRows> * kFewStageTiles * kRows * 128;
 }
 
 // ---- Many rows: two warpgroups over the same 128 rows ------------------------------------------
@@ -92,20 +119,22 @@ __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(Linear
   Work work;
   if (!FindWork(call, first_output_tile, kManyRows, &work)) return;
   const uint32_t tiles = call.matrix.input_tiles;
-  uint64_t weights[kManyTiles];
-  bool real[kManyTiles];
-#pragma unroll
-  for (int m = 0; m < kManyTiles; ++m) {
-    const uint32_t output_tile = group * kManyTiles + m;
-    real[m] = first_output_tile + output_tile < call.matrix.output_tiles;
-    weights[m] = work.first_tile + (real[m] ? uint64_t{output_tile} * tiles : 0);
-  }
+  const auto real = [&](int m) {
+    return first_output_tile + group * kManyTiles + m < call.matrix.output_tiles;
+  };
+  const auto first = [&](int m) {
+    return work.first_tile + (real(m) ? uint64_t{group * kManyTiles + m} * tiles : 0);
+  };
+  WeightParts<kFormat> parts[kManyTiles] = {{call, first(0), thread}, {call, first(1), thread}};
   const uint32_t stages = SharedAddress(shared);
   const RowCopies<kManyRows, kManyGroups * kGroupThreads> copies(call, work, threadIdx.x);
 
   RawWeights<kFormat> raw[kManyTiles];
 #pragma unroll
-  for (int m = 0; m < kManyTiles; ++m) raw[m].Load(call, weights[m], thread);
+  for (int m = 0; m < kManyTiles; ++m) {
+    parts[m].Load(0, &raw[m]);
+    for (uint32_t i = 1; i < min(kManyPrefetch, tiles); ++i) parts[m].Prefetch(i);
+  }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (i < tiles) copies.Queue(i, stages + i * kStageBytes);
@@ -127,12 +156,14 @@ __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(Linear
       copies.Queue(tile + 2, stages + (tile + 2) % kManyStages * kStageBytes);
     }
     CopyCommit();
-    const uint32_t b = stages + tile % kManyStages * kStageBytes;
+    const uint64_t rows = SwizzledRows(stages + tile % kManyStages * kStageBytes);
 #pragma unroll
     for (int m = 0; m < kManyTiles; ++m) {
       Expand(raw[m], a[m]);
-      if (tile + 1 < tiles) raw[m].Load(call, weights[m] + tile + 1, thread);
-      MultiplyTile<kManyRows>(sums[m], a[m], b, tile > 0);
+      if (tile + kManyPrefetch < tiles) parts[m].Prefetch(kManyPrefetch);
+      MultiplyTile<kManyRows>(sums[m], a[m], rows, true);
+      if (tile + 1 < tiles) parts[m].Load(1, &raw[m]);
+      parts[m].Skip(1);
       WgmmaWait<1>();
       Keep(a[1 - m]);
     }
@@ -144,7 +175,7 @@ __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(Linear
     Keep(a[m]);
     Hold(sums[m]);
     const uint32_t output = work.output + (group * kManyTiles + m) * kTileOutputs;
-    if (real[m]) Store<kManyRows>(call, work, 0, output, sums[m], group, rooms[group]);
+    if (real(m)) Store<kManyRows>(call, work, 0, output, sums[m], group, rooms[group]);
   }
 }
 

@@ -1,6 +1,8 @@
 #include "gpu/cuda/linear_layout.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 #include <string>
 
@@ -24,6 +26,29 @@ Place PlaceOf(uint32_t output, uint32_t input) {
 // Offset of byte `at` of a thread's part within the tile.
 uint32_t ByteOf(uint32_t thread, uint32_t at) { return at / 16 * 2048 + thread * 16 + at % 16; }
 
+// Every code with its bits where they lie in a word, for the low half of a register.
+template <size_t kRegisters, size_t kBits>
+constexpr auto Scattered(const uint8_t (&bits)[kRegisters][kBits]) {
+  std::array<std::array<uint32_t, size_t{1} << kBits>, kRegisters> words{};
+  for (size_t r = 0; r < kRegisters; ++r) {
+    for (size_t code = 0; code < size_t{1} << kBits; ++code) {
+      for (size_t i = 0; i < kBits; ++i) {
+        words[r][code] |= static_cast<uint32_t>(code >> i & 1) << bits[r][i];
+      }
+    }
+  }
+  return words;
+}
+constexpr auto kFp4Words = Scattered(kFp4Bits);
+constexpr auto kFp8Words = Scattered(kFp8Bits);
+
+void AddBits(uint8_t* to, uint32_t bits) {
+  uint32_t word;
+  std::memcpy(&word, to, 4);
+  word |= bits;
+  std::memcpy(to, &word, 4);
+}
+
 void PutWeight(WeightFormat format, uint8_t* tile, const Place& place, const uint8_t* row,
                uint32_t input) {
   switch (format) {
@@ -32,27 +57,32 @@ void PutWeight(WeightFormat format, uint8_t* tile, const Place& place, const uin
                   row + size_t{input} * 2, 2);
       return;
     case WeightFormat::kFp8:
-      tile[ByteOf(place.thread, place.step * 8 + place.pair * 2 + place.high)] = row[input];
+      AddBits(tile + ByteOf(place.thread, place.step * 8 + place.pair / 2 * 4),
+              std::rotl(kFp8Words[place.pair % 2][row[input]], 16 * place.high));
       return;
-    case WeightFormat::kFp4: {
-      // Register i of a step is (word << 4 i) & 0xf000f000: its halves are nibbles 3 - i, 7 - i.
-      const uint32_t nibble = 3 - place.pair + 4 * place.high;
-      const uint32_t code = row[input / 2] >> (input % 2 * 4) & 15;
-      tile[ByteOf(place.thread, place.step * 4 + nibble / 2)] |=
-          static_cast<uint8_t>(code << (nibble % 2 * 4));
+    case WeightFormat::kFp4:
+      AddBits(tile + ByteOf(place.thread, place.step * 4),
+              std::rotl(kFp4Words[place.pair][row[input / 2] >> (input % 2 * 4) & 15],
+                        16 * place.high));
       return;
-    }
   }
 }
 
 void PutScales(WeightFormat format, uint8_t* scales, uint32_t output, const uint8_t* pair) {
-  const uint32_t warp = output / 16, row = output % 16;
-  const uint32_t word = format == WeightFormat::kFp8 ? warp : warp * 8 + row % 8;
-  std::memcpy(scales + word * 4 + row / 8 * 2, pair, 2);
+  const uint32_t warp = output / 16, row = output % 16, lower = row / 8;
+  uint8_t* to = scales + (format == WeightFormat::kFp8 ? warp : warp * 8 + row % 8) * 4;
+  uint32_t word;
+  std::memcpy(&word, to, 4);
+  const auto at = static_cast<int>(lower * 16 + 7);
+  const uint32_t both = ScaleByte(format, pair[0]) | ScaleByte(format, pair[1]) << 8;
+  word = (word & ~std::rotl(uint32_t{0xffff}, at)) | std::rotl(both, at);
+  std::memcpy(to, &word, 4);
 }
 
-// The factor that a kernel multiplies by is a bf16 power of two: 2^120 or 2^126 times the scale.
-uint8_t LargestScale(WeightFormat format) { return format == WeightFormat::kFp8 ? 134 : 128; }
+// The factor that a kernel multiplies by is a bf16 power of two.
+uint8_t LargestScale(WeightFormat format) {
+  return static_cast<uint8_t>(254 - ScaleByte(format, 0));
+}
 
 }  // namespace
 

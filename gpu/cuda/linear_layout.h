@@ -14,8 +14,14 @@
 // their power-of-two scales are bf16 values exactly, so this is what the reference computes.
 //
 //   codes   [output tiles][input tiles][bytes of a thread / 16][128 threads][16 bytes]
-//   scales  [output tiles][input tiles][FP8: 4 warps; FP4: 4 warps x 8][4]: of the thread's upper
-//           and lower row, for inputs 0..31 and 32..63 of the tile: (upper 0, upper 1, lower 0, 1)
+//   scales  [output tiles][input tiles][FP8: 4 warps; FP4: 4 warps x 8] words
+//
+// The bits of FP4 and FP8 codes are scattered over the 32-bit words of their thread so that a
+// register of two bf16 values comes out by one or two shifts and masks: kFp4Bits, kFp8Bits. Any
+// bits at all are some codes. A word of scales holds ScaleByte of the thread's upper and lower row,
+// for inputs 0..31 and 32..63 of the tile, as bytes (upper 0, upper 1, lower 0, lower 1) and then
+// turned left by seven bits: `word & 0x7f807f80` is the factors of the first inputs as bf16 (upper
+// in the low half), and the same of the word turned right by eight those of the others.
 namespace reprise::engine::cuda {
 
 enum class WeightFormat : uint8_t { kBf16, kFp8, kFp4 };
@@ -28,6 +34,21 @@ constexpr uint32_t TileBytes(WeightFormat format) {
 }
 constexpr uint32_t TileScaleBytes(WeightFormat format) {
   return format == WeightFormat::kBf16 ? 0 : format == WeightFormat::kFp8 ? 16 : 128;
+}
+
+// Where the bits of a code lie in its word, from the lowest bit of the code on, for the low half of
+// a register; for the high half they lie 16 places further, past the end from 0 on.
+// FP4: word = step of 16 inputs, by the register of the step.
+inline constexpr uint8_t kFp4Bits[4][4] = {
+    {6, 7, 8, 15}, {2, 3, 4, 11}, {28, 29, 30, 5}, {0, 1, 10, 9}};
+// FP8: word = two registers of a step, by which of the two.
+inline constexpr uint8_t kFp8Bits[2][8] = {{4, 5, 6, 7, 8, 9, 10, 15},
+                                           {0, 1, 2, 3, 12, 13, 14, 11}};
+
+// Kernels read codes as bf16 with the smallest exponents, E4M3 times 2^-120 and E2M1 times 2^-126:
+// the factor undoes it. The exponent of a scale's factor:
+constexpr uint32_t ScaleByte(WeightFormat format, uint8_t scale) {
+  return scale + (format == WeightFormat::kFp8 ? 120u : 126u);
 }
 
 // A matrix packed in host memory. Outputs and inputs beyond the matrix are zeros.

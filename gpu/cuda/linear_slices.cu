@@ -68,11 +68,12 @@ __global__ __launch_bounds__(kGroups* kGroupThreads,
   const Slice slice(call.matrix.input_tiles, index, blocks * kGroups);
   const uint32_t stages = SharedAddress(shared) + group * kStages * kStageBytes;
   const RowCopies<kRows, kGroupThreads> copies(call, work, thread);
+  WeightParts<kFormat> parts(call, work.first_tile + slice.begin, thread);
 
   RawWeights<kFormat> raw[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
-    if (slice.begin + i < slice.end) raw[i].Load(call, work.first_tile + slice.begin + i, thread);
+    if (slice.begin + i < slice.end) parts.Load(i, &raw[i]);
   }
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) {
@@ -97,12 +98,13 @@ __global__ __launch_bounds__(kGroups* kGroupThreads,
       CopyCommit();
       uint32_t a[4][4];
       Expand(raw[i], a);
-      if (tile + kAhead < slice.end) raw[i].Load(call, work.first_tile + tile + kAhead, thread);
-      MultiplyTile<kRows>(sums, a, stages + (tile - slice.begin) % kStages * kStageBytes,
-                          tile > slice.begin);
+      if (tile + kAhead < slice.end) parts.Load(i + kAhead, &raw[i]);
+      const uint32_t at = stages + (tile - slice.begin) % kStages * kStageBytes;
+      MultiplyTile<kRows>(sums, a, SwizzledRows(at), true);
       WgmmaWait<0>();
       Keep(a);
     }
+    parts.Skip(kAhead);
   }
   Hold(sums);
   CopyWait<0>();
@@ -146,12 +148,13 @@ __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void SlicedManyRows(
   FindWork(call, blockIdx.x * kManyGroups, kManyRows, &work);
   const uint32_t tiles = call.matrix.input_tiles;
   const bool real = blockIdx.x * kManyGroups + group < call.matrix.output_tiles;
-  const uint64_t weights = work.first_tile + (real ? uint64_t{group} * tiles : 0);
+  WeightParts<kFormat> parts(call, work.first_tile + (real ? uint64_t{group} * tiles : 0), thread);
   const uint32_t stages = SharedAddress(shared);
   const RowCopies<kManyRows, kManyGroups * kGroupThreads> copies(call, work, threadIdx.x);
 
   RawWeights<kFormat> raw;
-  raw.Load(call, weights, thread);
+  parts.Load(0, &raw);
+  for (uint32_t i = 1; i < min(kManyPrefetch, tiles); ++i) parts.Prefetch(i);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (i < tiles) copies.Queue(i, stages + i * kStageBytes);
@@ -160,23 +163,42 @@ __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void SlicedManyRows(
   float sums[kManyRows / 2], total[kManyRows / 2];
 #pragma unroll
   for (int i = 0; i < kManyRows / 2; ++i) sums[i] = total[i] = 0;
+  // While one tile of inputs is multiplied, the codes of the next are expanded.
+  uint32_t a[2][4][4] = {};
+  uint32_t tile = 0;
+  const auto multiply = [&](uint32_t(&of_tile)[4][4], bool add) {
+    CopyWait<1>();
+    FenceForMatrixUnits();
+    __syncthreads();
+    if (tile + 2 < tiles) {
+      copies.Queue(tile + 2, stages + (tile + 2) % kStages * kStageBytes);
+    }
+    CopyCommit();
+    Expand(raw, of_tile);
+    if (tile + kManyPrefetch < tiles) parts.Prefetch(kManyPrefetch);
+    const uint32_t at = stages + tile % kStages * kStageBytes;
+    MultiplyTile<kManyRows>(sums, of_tile, SwizzledRows(at), add);
+    if (tile + 1 < tiles) parts.Load(1, &raw);
+    parts.Skip(1);
+    ++tile;
+  };
   for (uint32_t index = 0; index < call.matrix.slices; ++index) {
     const Slice slice(tiles, index, call.matrix.slices);
     if (slice.begin == slice.end) continue;
-    for (uint32_t tile = slice.begin; tile < slice.end; ++tile) {
-      CopyWait<1>();
-      FenceForMatrixUnits();
-      __syncthreads();
-      if (tile + 2 < tiles) {
-        copies.Queue(tile + 2, stages + (tile + 2) % kStages * kStageBytes);
-      }
-      CopyCommit();
-      uint32_t a[4][4];
-      Expand(raw, a);
-      if (tile + 1 < tiles) raw.Load(call, weights + tile + 1, thread);
-      MultiplyTile<kManyRows>(sums, a, stages + tile % kStages * kStageBytes, tile > slice.begin);
+    while (tile + 2 <= slice.end) {
+      multiply(a[0], tile > slice.begin);
+      WgmmaWait<1>();
+      Keep(a[1]);
+      multiply(a[1], true);
+      WgmmaWait<1>();
+      Keep(a[0]);
+    }
+    WgmmaWait<0>();
+    Keep(a[1]);
+    if (tile < slice.end) {
+      multiply(a[0], tile > slice.begin);
       WgmmaWait<0>();
-      Keep(a);
+      Keep(a[0]);
     }
     Hold(sums);
 #pragma unroll

@@ -12,47 +12,66 @@ constexpr uint32_t kGroupThreads = 128;      // A warpgroup.
 constexpr uint32_t kSharedMax = 200 * 1024;  // Of a block, beside what is static.
 constexpr int kManyRows = 128;               // Of a tile that two warpgroups share.
 constexpr int kManyGroups = 2;
+// Weights are loaded one tile ahead, which is less than HBM takes: so many ahead they come into L2.
+constexpr uint32_t kManyPrefetch = 4;
 
 // ---- Weights from codes ------------------------------------------------------------------------
 
 // A thread's part of a tile as it is loaded: codes, and the scales of its two rows.
 template <WeightFormat kFormat>
 struct RawWeights {
-  static constexpr uint32_t kBytes = TileBytes(kFormat);
-  static constexpr int kPieces = kBytes / (kGroupThreads * 16);
+  static constexpr int kPieces = TileBytes(kFormat) / (kGroupThreads * 16);
   uint4 codes[kPieces];
   uint32_t scales;
-
-  __device__ void Load(const LinearCall& call, uint64_t tile, uint32_t thread) {
-    const uint4* from =
-        static_cast<const uint4*>(call.matrix.codes) + tile * (kBytes / 16) + thread;
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) codes[i] = __ldg(from + i * kGroupThreads);
-    if constexpr (kFormat != WeightFormat::kBf16) {
-      constexpr uint32_t kScaleWords = kFormat == WeightFormat::kFp8 ? 4 : 32;
-      const uint32_t word =
-          kFormat == WeightFormat::kFp8 ? thread / 32 : thread / 32 * 8 + thread % 32 / 4;
-      scales = __ldg(static_cast<const uint32_t*>(call.matrix.scales) + tile * kScaleWords + word);
-    }
-  }
 };
 
-// Both halves: 2^(scale - 127) x 2^bias, as bf16.
-__device__ inline __nv_bfloat162 FactorOf(uint32_t scale, uint32_t bias) {
-  const uint32_t half = (scale + bias) << 7;
-  const uint32_t both = half | half << 16;
-  return *reinterpret_cast<const __nv_bfloat162*>(&both);
+// Where a thread's parts of successive tiles of inputs lie.
+template <WeightFormat kFormat>
+class WeightParts {
+ public:
+  __device__ WeightParts(const LinearCall& call, uint64_t first_tile, uint32_t thread)
+      : codes_(static_cast<const uint4*>(call.matrix.codes) + first_tile * kTilePieces + thread) {
+    if constexpr (kScaleWords > 0) {
+      const uint32_t word =
+          kFormat == WeightFormat::kFp8 ? thread / 32 : thread / 32 * 8 + thread % 32 / 4;
+      scales_ = static_cast<const uint32_t*>(call.matrix.scales) + first_tile * kScaleWords + word;
+    }
+  }
+  // Of the tile so many further on: best a constant.
+  __device__ void Load(uint32_t tile, RawWeights<kFormat>* raw) const {
+#pragma unroll
+    for (int i = 0; i < RawWeights<kFormat>::kPieces; ++i) {
+      raw->codes[i] = __ldg(codes_ + tile * kTilePieces + i * kGroupThreads);
+    }
+    if constexpr (kScaleWords > 0) raw->scales = __ldg(scales_ + tile * kScaleWords);
+  }
+  // Brings that tile as far as L2.
+  __device__ void Prefetch(uint32_t tile) const {
+#pragma unroll
+    for (int i = 0; i < RawWeights<kFormat>::kPieces; ++i) {
+      PrefetchL2(codes_ + tile * kTilePieces + i * kGroupThreads);
+    }
+  }
+  __device__ void Skip(uint32_t tiles) {
+    codes_ += tiles * kTilePieces;
+    if constexpr (kScaleWords > 0) scales_ += tiles * kScaleWords;
+  }
+
+ private:
+  static constexpr uint32_t kTilePieces = TileBytes(kFormat) / 16;
+  static constexpr uint32_t kScaleWords = TileScaleBytes(kFormat) / 4;
+  const uint4* codes_;
+  const uint32_t* scales_ = nullptr;
+};
+
+// The factors of both rows, upper in the low half, from exponents that lie at bits 7 and 23.
+__device__ inline __nv_bfloat162 FactorsOf(uint32_t word) {
+  const uint32_t factors = word & 0x7f807f80;
+  return *reinterpret_cast<const __nv_bfloat162*>(&factors);
 }
 __device__ inline uint32_t Scaled(uint32_t pair, __nv_bfloat162 factor) {
   const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pair), factor);
   return *reinterpret_cast<const uint32_t*>(&product);
-}
-// Codes as bf16 with the smallest exponents: E4M3 times 2^-120, E2M1 times 2^-126.
-__device__ inline uint32_t SpreadE4m3(uint32_t bytes) {  // Bytes 1 and 3 hold codes.
-  return (bytes & 0x80008000) | (bytes >> 4 & 0x07f007f0);
-}
-__device__ inline uint32_t SpreadE2m1(uint32_t nibbles) {  // The top nibble of each half.
-  return (nibbles & 0x80008000) | (nibbles >> 6 & 0x01c001c0);
 }
 
 // Operand A of the four steps of a tile.
@@ -67,31 +86,35 @@ __device__ inline void Expand(const RawWeights<kFormat>& raw, uint32_t (&a)[4][4
       a[step][3] = raw.codes[step].w;
     }
   } else {
-    constexpr uint32_t kBias = kFormat == WeightFormat::kFp8 ? 120 : 126;
+    // Shifts and masks that undo kFp8Bits and kFp4Bits.
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const __nv_bfloat162 upper = FactorOf(raw.scales >> (8 * half) & 255, kBias);
-      const __nv_bfloat162 lower = FactorOf(raw.scales >> (16 + 8 * half) & 255, kBias);
+      const __nv_bfloat162 factors =
+          FactorsOf(half == 0 ? raw.scales : __funnelshift_r(raw.scales, raw.scales, 8));
+      // A product takes either half of a register for both its factors: no instructions.
+      const __nv_bfloat162 upper = __low2bfloat162(factors), lower = __high2bfloat162(factors);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int step = 2 * half + i;
         if constexpr (kFormat == WeightFormat::kFp8) {
           const uint4 codes = raw.codes[half];
-          const uint32_t low = i == 0 ? codes.x : codes.z, high = i == 0 ? codes.y : codes.w;
-          a[step][0] = Scaled(SpreadE4m3(__byte_perm(low, 0, 0x1404)), upper);
-          a[step][1] = Scaled(SpreadE4m3(__byte_perm(low, 0, 0x3424)), lower);
-          a[step][2] = Scaled(SpreadE4m3(__byte_perm(high, 0, 0x1404)), upper);
-          a[step][3] = Scaled(SpreadE4m3(__byte_perm(high, 0, 0x3424)), lower);
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            const uint32_t word =
+                i == 0 ? (k == 0 ? codes.x : codes.y) : (k == 0 ? codes.z : codes.w);
+            a[step][2 * k] = Scaled(word & 0x87f087f0, upper);
+            a[step][2 * k + 1] = Scaled((word << 4 & 0x80f080f0) | (word >> 4 & 0x07000700), lower);
+          }
         } else {
           const uint4 codes = raw.codes[0];
           const uint32_t word = step == 0   ? codes.x
                                 : step == 1 ? codes.y
                                 : step == 2 ? codes.z
                                             : codes.w;
-          a[step][0] = Scaled(SpreadE2m1(word), upper);
-          a[step][1] = Scaled(SpreadE2m1(word << 4), lower);
-          a[step][2] = Scaled(SpreadE2m1(word << 8), upper);
-          a[step][3] = Scaled(SpreadE2m1(word << 12), lower);
+          a[step][0] = Scaled(word & 0x81c081c0, upper);
+          a[step][1] = Scaled(word << 4 & 0x81c081c0, lower);
+          a[step][2] = Scaled(__funnelshift_l(word, word, 10) & 0x81c081c0, upper);
+          a[step][3] = Scaled((word << 6 & 0x80c080c0) | (word >> 2 & 0x01000100), lower);
         }
       }
     }
@@ -162,15 +185,61 @@ class RowCopies {
   bool real_[kPieces];
 };
 
+// The same for kTiles tiles of inputs at a time, which lie one behind the other: as many pieces for
+// every thread however few the rows.
+template <int kRows, int kThreads, int kTiles>
+class StageCopies {
+ public:
+  __device__ StageCopies(const LinearCall& call, const Work& work, uint32_t thread)
+      : tile_(static_cast<int>(thread / kTilePieces)) {
+#pragma unroll
+    for (int i = 0; i < kSources; ++i) {
+      const uint32_t row = thread % kTilePieces / 8 + i * (kThreads / 8);
+      real_[i] = row < work.rows;
+      const uint32_t at = work.row + (real_[i] ? row : 0);
+      const uint64_t source = call.gather == nullptr ? at : call.gather[at];
+      from_[i] = static_cast<const Bf16*>(call.x) + source * call.x_stride + work.column +
+                 tile_ * kTileInputs + thread % 8 * 8;
+    }
+    to_ = tile_ * kTileBytes + SwizzledOffset(thread % kTilePieces / 8, thread % 8);
+  }
+  // The next tiles, of `left` that are left.
+  __device__ void Queue(int left, uint32_t to) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int source = i % kSources;
+      const int tile = kSources > 1 ? i / kSources : i * (kThreads / kTilePieces);
+      if (tile_ + tile < left) {
+        CopyAsync16(to + to_ + tile * kTileBytes + source * (kThreads / 8 * 128),
+                    from_[source] + tile * static_cast<int>(kTileInputs), real_[source]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kSources; ++i) from_[i] += kTiles * kTileInputs;
+  }
+
+ private:
+  static constexpr int kTilePieces = kRows * 8;
+  static constexpr int kTileBytes = kRows * 128;
+  static constexpr int kPieces = kTiles * kTilePieces / kThreads;
+  static constexpr int kSources = kTilePieces > kThreads ? kTilePieces / kThreads : 1;
+  static_assert(kPieces > 0 && kTiles * kTilePieces % kThreads == 0);
+  int tile_;  // Of the first piece.
+  uint32_t to_;
+  const Bf16* from_[kSources];
+  bool real_[kSources];
+};
+
+// `rows`: SwizzledRows of the tile of x.
 template <int kRows>
-__device__ inline void MultiplyTile(float (&sums)[kRows / 2], uint32_t (&a)[4][4], uint32_t b,
+__device__ inline void MultiplyTile(float (&sums)[kRows / 2], uint32_t (&a)[4][4], uint64_t rows,
                                     bool add) {
 #pragma unroll
   for (auto& step : a) Hold(step);
   WgmmaFence();
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    Wgmma<kRows>::Run(sums, a[step], SwizzledRows(b + step * 32), add || step > 0 ? 1 : 0);
+    Wgmma<kRows>::Run(sums, a[step], FurtherOn(rows, step * 32), add || step > 0 ? 1 : 0);
   }
   WgmmaCommit();
 }

@@ -35,6 +35,15 @@ __global__ void RandomBytes(uint8_t* to, uint64_t count, uint32_t seed, uint32_t
     to[i] = static_cast<uint8_t>(low + Mixed(i, seed) % span);
   }
 }
+__global__ void RandomScaleWords(uint32_t* to, uint64_t count, uint32_t seed, uint32_t low,
+                                 uint32_t span) {
+  for (uint64_t i = uint64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
+       i += uint64_t{gridDim.x} * kThreads) {
+    uint32_t word = 0;
+    for (uint32_t b = 0; b < 4; ++b) word |= (low + Mixed(4 * i + b, seed) % span) << (8 * b);
+    to[i] = word << 7 | word >> 25;
+  }
+}
 __global__ void RandomBf16(__nv_bfloat16* to, uint64_t count, uint32_t seed, float scale) {
   for (uint64_t i = uint64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += uint64_t{gridDim.x} * kThreads) {
@@ -59,6 +68,11 @@ void FillBytes(void* to, uint64_t bytes, uint32_t seed, uint32_t low, uint32_t h
                cudaStream_t stream) {
   RandomBytes<<<kBlocks, kThreads, 0, stream>>>(static_cast<uint8_t*>(to), bytes, seed, low,
                                                 high - low + 1);
+}
+void FillScaleWords(void* to, uint64_t bytes, uint32_t seed, uint32_t low, uint32_t high,
+                    cudaStream_t stream) {
+  RandomScaleWords<<<kBlocks, kThreads, 0, stream>>>(static_cast<uint32_t*>(to), bytes / 4, seed,
+                                                     low, high - low + 1);
 }
 void FillBf16(void* to, uint64_t count, uint32_t seed, float scale, cudaStream_t stream) {
   RandomBf16<<<kBlocks, kThreads, 0, stream>>>(static_cast<__nv_bfloat16*>(to), count, seed, scale);

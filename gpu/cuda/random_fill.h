@@ -14,6 +14,9 @@ void FillRandom(void* to, uint64_t bytes, uint32_t seed, uint32_t byte_max, cuda
 // Bytes from low to high: scales.
 void FillBytes(void* to, uint64_t bytes, uint32_t seed, uint32_t low, uint32_t high,
                cudaStream_t stream);
+// The same as the scales of packed weights (linear_layout.h), by their ScaleByte.
+void FillScaleWords(void* to, uint64_t bytes, uint32_t seed, uint32_t low, uint32_t high,
+                    cudaStream_t stream);
 // bf16 and float of magnitude up to `scale`, about `middle`.
 void FillBf16(void* to, uint64_t count, uint32_t seed, float scale, cudaStream_t stream);
 void FillFloat(void* to, uint64_t count, uint32_t seed, float middle, float scale,

@@ -45,10 +45,10 @@ class Maker {
       FillBf16(out.codes.data(), out.codes.bytes() / 2, ++seed_, 0.02f, nullptr);
     } else {
       const bool fp8 = format == WeightFormat::kFp8;
-      FillRandom(out.codes.data(), out.codes.bytes(), ++seed_, fp8 ? 0x7e : 255, nullptr);
+      FillRandom(out.codes.data(), out.codes.bytes(), ++seed_, 255, nullptr);  // All are codes.
       // Codes are about 100 and 3 large: times 2^-13 and 2^-8, so that 5,000 inputs make about 1.
-      FillBytes(out.scales.data(), out.scales.bytes(), ++seed_, fp8 ? 113 : 118, fp8 ? 114 : 119,
-                nullptr);
+      const uint32_t low = ScaleByte(format, fp8 ? 113 : 118);
+      FillScaleWords(out.scales.data(), out.scales.bytes(), ++seed_, low, low + 1, nullptr);
     }
     out.view.codes = out.codes.data();
     out.view.scales = out.scales.data();

@@ -43,6 +43,10 @@ __device__ inline uint64_t SwizzledRows(uint32_t at) {
   constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
   return kSwizzle128 | kEightRows | uint64_t{1} << 16 | (at >> 4 & 0x3fff);
 }
+// What lies so many bytes after `rows`, without a carry into the upper half: one addition.
+__device__ inline uint64_t FurtherOn(uint64_t rows, uint32_t bytes) {
+  return (rows & 0xffffffff00000000) | (static_cast<uint32_t>(rows) + bytes / 16);
+}
 // Byte of 16-byte piece `piece` (0 to 7) of row `row`.
 __device__ inline uint32_t SwizzledOffset(uint32_t row, uint32_t piece) {
   return row * 128 + ((piece ^ (row & 7)) << 4);
@@ -55,6 +59,9 @@ __device__ inline void CopyAsync16(uint32_t to, const void* from, bool real) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(real ? 16 : 0)
                : "memory");
+}
+__device__ inline void PrefetchL2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
 }
 __device__ inline void CopyCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>

@@ -186,10 +186,10 @@ class Bench {
     if (format == WeightFormat::kBf16) {
       FillBf16(weights.codes.data(), weights.codes.bytes() / 2, 1, 0.02f, stream_.get());
     } else {
-      FillRandom(weights.codes.data(), weights.codes.bytes(), 1,
-                 format == WeightFormat::kFp8 ? 0x7e : 255, stream_.get());
+      FillRandom(weights.codes.data(), weights.codes.bytes(), 1, 255, stream_.get());
     }
-    FillBytes(weights.scales.data(), weights.scales.bytes(), 2, 118, 121, stream_.get());
+    FillScaleWords(weights.scales.data(), weights.scales.bytes(), 2, ScaleByte(format, 118),
+                   ScaleByte(format, 121), stream_.get());
     weights.view.codes = weights.codes.data();
     weights.view.scales = weights.scales.data();
     return weights;

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 
+#include "gpu/formats/number_formats.h"
 #include "protocol/base/prng.h"
 
 namespace reprise::engine::cuda {
@@ -44,22 +48,57 @@ struct Source {
   std::vector<uint8_t> codes, scales;
 };
 
-// Register `pair` of step `step` of a thread, as its two codes: low half, high half.
-std::pair<uint32_t, uint32_t> RegisterOf(const PackedLinear& packed, size_t tile, uint32_t thread,
-                                         uint32_t step, uint32_t pair) {
+uint32_t WordOf(const PackedLinear& packed, size_t tile, uint32_t thread, uint32_t at) {
   const uint8_t* codes = packed.codes.data() + tile * TileBytes(packed.format);
-  const auto byte = [&](uint32_t at) { return codes[at / 16 * 2048 + thread * 16 + at % 16]; };
+  uint32_t word;
+  std::memcpy(&word, codes + at / 16 * 2048 + thread * 16 + at % 16, 4);
+  return word;
+}
+
+// Register `pair` of step `step` of a thread before it is scaled, by the operations of Expand in
+// linear_tiles.cuh.
+uint32_t RegisterOf(const PackedLinear& packed, size_t tile, uint32_t thread, uint32_t step,
+                    uint32_t pair) {
   if (packed.format == WeightFormat::kBf16) {
-    const uint32_t at = step * 16 + pair * 4;
-    return {byte(at) | byte(at + 1) << 8, byte(at + 2) | byte(at + 3) << 8};
+    return WordOf(packed, tile, thread, step * 16 + pair * 4);
   }
   if (packed.format == WeightFormat::kFp8) {
-    return {byte(step * 8 + pair * 2), byte(step * 8 + pair * 2 + 1)};
+    const uint32_t word = WordOf(packed, tile, thread, step * 8 + pair / 2 * 4);
+    return pair % 2 == 0 ? word & 0x87f087f0 : (word << 4 & 0x80f080f0) | (word >> 4 & 0x07000700);
   }
-  uint32_t word = 0;
-  for (uint32_t i = 0; i < 4; ++i) word |= uint32_t{byte(step * 4 + i)} << (8 * i);
-  word <<= 4 * pair;  // The nibbles on top of both halves.
-  return {word >> 12 & 15, word >> 28};
+  const uint32_t word = WordOf(packed, tile, thread, step * 4);
+  switch (pair) {
+    case 0:
+      return word & 0x81c081c0;
+    case 1:
+      return word << 4 & 0x81c081c0;
+    case 2:
+      return std::rotl(word, 10) & 0x81c081c0;
+    default:
+      return (word << 6 & 0x80c080c0) | (word >> 2 & 0x01000100);
+  }
+}
+
+// The code that half a register holds; of FP4 and FP8 it stands as a bf16 of a small exponent.
+uint32_t CodeOfHalf(WeightFormat format, uint32_t half) {
+  if (format == WeightFormat::kBf16) return half;
+  const uint32_t shift = format == WeightFormat::kFp8 ? 4 : 6;
+  const uint32_t sign = format == WeightFormat::kFp8 ? 0x80 : 8;
+  const uint32_t magnitude = (half & 0x7fff) >> shift;
+  EXPECT_EQ(magnitude << shift, half & 0x7fff);
+  EXPECT_LT(magnitude, sign);
+  return magnitude | (half >> 15) * sign;
+}
+
+// The factor of a thread's row, as bf16: 0 is the upper one.
+uint16_t FactorOf(const PackedLinear& packed, size_t tile, uint32_t thread, uint32_t lower,
+                  uint32_t step) {
+  const uint32_t place =
+      packed.format == WeightFormat::kFp8 ? thread / 32 : thread / 32 * 8 + thread % 32 / 4;
+  uint32_t word;
+  std::memcpy(&word, packed.scales.data() + tile * TileScaleBytes(packed.format) + place * 4, 4);
+  const uint32_t factors = (step < 2 ? word : std::rotr(word, 8)) & 0x7f807f80;
+  return static_cast<uint16_t>(factors >> (16 * lower));
 }
 
 class LinearLayoutTest : public testing::TestWithParam<WeightFormat> {};
@@ -79,20 +118,65 @@ TEST_P(LinearLayoutTest, EveryThreadFindsItsPartOfOperandA) {
         for (uint32_t pair = 0; pair < 4; ++pair) {
           const uint32_t output = first_output + row + pair % 2 * 8;
           const uint32_t input = first_input + step * 16 + column + pair / 2 * 8;
-          const auto [low, high] = RegisterOf(*packed, tile, thread, step, pair);
-          ASSERT_EQ(low, source.CodeOf(output, input)) << output << " " << input;
-          ASSERT_EQ(high, source.CodeOf(output, input + 1)) << output << " " << input;
+          const uint32_t both = RegisterOf(*packed, tile, thread, step, pair);
+          ASSERT_EQ(CodeOfHalf(GetParam(), both & 0xffff), source.CodeOf(output, input))
+              << output << " " << input;
+          ASSERT_EQ(CodeOfHalf(GetParam(), both >> 16), source.CodeOf(output, input + 1))
+              << output << " " << input;
         }
       }
       if (GetParam() == WeightFormat::kBf16) continue;
-      const uint32_t word =
-          GetParam() == WeightFormat::kFp8 ? thread / 32 : thread / 32 * 8 + thread % 32 / 4;
-      const uint8_t* scales = packed->scales.data() + tile * TileScaleBytes(GetParam()) + word * 4;
       for (uint32_t i = 0; i < 4; ++i) {
         const uint32_t output = first_output + row + i / 2 * 8;
         const uint32_t group = first_input / 32 + i % 2;
         if (output >= source.outputs || group >= source.inputs / 32) continue;
-        ASSERT_EQ(scales[i], source.scales[output * (source.inputs / 32) + group]);
+        const uint32_t scale = source.scales[output * (source.inputs / 32) + group];
+        const uint32_t bias = GetParam() == WeightFormat::kFp8 ? 120 : 126;
+        ASSERT_EQ(FactorOf(*packed, tile, thread, i / 2, i % 2 * 2), (scale + bias) << 7);
+      }
+    }
+  }
+}
+
+// Every code in every place with every scale that is taken: register times factor is the weight,
+// and the weight is a bf16 value.
+TEST_P(LinearLayoutTest, RegistersTimesFactorsAreTheWeights) {
+  if (GetParam() == WeightFormat::kBf16) GTEST_SKIP() << "BF16 has no scales";
+  const bool fp8 = GetParam() == WeightFormat::kFp8;
+  const uint32_t codes = fp8 ? 256 : 16, largest = fp8 ? 134 : 128;
+  for (uint32_t turn = 0; turn <= std::max(codes, largest); ++turn) {
+    Source source(GetParam(), 64, 64);
+    for (uint32_t o = 0; o < 64; ++o) {
+      for (uint32_t i = 0; i < 64; ++i) {
+        const uint32_t code = (o * 5 + i + turn) % codes;
+        uint8_t& byte = source.codes[o * source.row_bytes() + (fp8 ? i : i / 2)];
+        byte = static_cast<uint8_t>(fp8 ? code : i % 2 == 0 ? code : (byte & 15) | code << 4);
+      }
+      for (uint32_t g = 0; g < 2; ++g) {
+        const uint32_t row = fp8 ? o / 32 : o;
+        source.scales[o * 2 + g] = static_cast<uint8_t>((turn + row * 11 + g * 3) % (largest + 1));
+      }
+    }
+    const absl::StatusOr<PackedLinear> packed = source.Pack();
+    ASSERT_TRUE(packed.ok()) << packed.status();
+    for (uint32_t thread = 0; thread < 128; ++thread) {
+      for (uint32_t at = 0; at < 32; ++at) {
+        const uint32_t step = at / 8, pair = at / 2 % 4, high = at % 2;
+        const uint32_t output = thread / 32 * 16 + thread % 32 / 4 + pair % 2 * 8;
+        const uint32_t input = step * 16 + thread % 4 * 2 + pair / 2 * 8 + high;
+        const uint32_t code = source.CodeOf(output, input);
+        if (fp8 && (code & 0x7f) == 0x7f) continue;  // No number.
+        const uint32_t both = RegisterOf(*packed, 0, thread, step, pair);
+        const float part = FromBf16(static_cast<uint16_t>(both >> (16 * high)));
+        const float got = part * FromBf16(FactorOf(*packed, 0, thread, pair % 2, step));
+        const float scale = std::ldexp(1.0f, source.scales[output * 2 + input / 32] - 127);
+        const float value =
+            fp8 ? FromE4m3(static_cast<uint8_t>(code)) : FromE2m1(static_cast<uint8_t>(code));
+        ASSERT_EQ(got, value * scale) << output << " " << input << " turn " << turn;
+        // Beneath the smallest exponents bf16 has fewer bits.
+        if (!fp8 || std::fabs(got) >= 0x1p-120f) {
+          ASSERT_EQ(FromBf16(ToBf16(got)), got);
+        }
       }
     }
   }
