@@ -246,6 +246,48 @@ TEST_F(V41Shapes, IndexScoresByTheMatrixUnits) {
   }
 }
 
+TEST_F(V41Shapes, IndexScoresAreTheSameBytesAloneAndAsCandidates) {
+  constexpr uint32_t kFirst = 1990, kRows = 9;
+  MakeStep(kFirst, kRows, 0);
+  const OnDevice<uint16_t> queries(RandomBf16(kRows * kIndexHeads * kIndexDim, 1, 7));
+  const OnDevice<uint16_t> weights(RandomBf16(kRows * kIndexHeads, 1, 8));
+  const OnDevice<float> scores(kRows * kEntries);
+  ScoreCall call{.step = step_,
+                 .entries = entries_,
+                 .ratio = 1,
+                 .rows = kRows,
+                 .queries = queries.data(),
+                 .weights = weights.data(),
+                 .factor = 1.0f / 64,
+                 .heads = kIndexHeads,
+                 .dim = kIndexDim,
+                 .scores = scores.data(),
+                 .stride = kEntries};
+  Must(CudaStatus(LaunchScores(call, kFirst + kRows, nullptr), "scores"));
+  const std::vector<float> together = scores.Get();
+  for (const uint32_t r : {0u, 3u, 8u}) {
+    const uint32_t visible = kFirst + r + 1;
+    const OnDevice<float> alone(kEntries), backwards(kEntries);
+    call.row = r;
+    call.rows = 1;
+    call.scores = alone.data();
+    Must(CudaStatus(LaunchScores(call, visible, nullptr), "scores"));
+    std::vector<uint32_t> order(kEntries);
+    for (uint32_t i = 0; i < visible; ++i) order[i] = visible - 1 - i;
+    const OnDevice<uint32_t> candidates(order), count(std::vector<uint32_t>{visible});
+    ScoreCall of_candidates = call;
+    of_candidates.scores = backwards.data();
+    of_candidates.candidates = candidates.data();
+    of_candidates.candidate_counts = count.data();
+    Must(CudaStatus(LaunchScores(of_candidates, visible, nullptr), "scores"));
+    const std::vector<float> got = alone.Get(), reversed = backwards.Get();
+    for (uint32_t e = 0; e < visible; ++e) {
+      ASSERT_EQ(got[e], together[r * kEntries + e]) << "row " << r << " entry " << e;
+      ASSERT_EQ(reversed[visible - 1 - e], got[e]) << "row " << r << " entry " << e;
+    }
+  }
+}
+
 TEST_F(V41Shapes, TheBestAreSelectedAscendingTiesByPlace) {
   Prng prng(12);
   for (const uint32_t count : {513u, 900u, 4096u, 70'001u, 300'000u}) {
