@@ -294,11 +294,18 @@ absl::Status CudaEngine::FeedForward(uint32_t layer, const HalfStep& half) {
       geometry_.is_draft(layer) ? c.draft_experts_per_token : c.experts_per_token;
   const auto limit = static_cast<float>(c.swiglu_limit);
   RP_TRY(Mix(layer_weights.hc_ffn, layer_weights.ffn_norm, rows));
-  RP_TRY(Linear(moe.gate, work_.x, work_.gate, rows, LinearOutput::kFloat));
   // Tiles as large as an expert's share of the rows, twice over.
   const uint32_t tile_rows =
       LinearTileRows(std::min(rows, 2 * ((rows * chosen + moe.routed - 1) / moe.routed)));
-  RP_CUDA_TRY(LaunchRoute({.rows = rows,
+  const LinearCall gate{.matrix = moe.gate.view,
+                        .output = LinearOutput::kFloat,
+                        .x = work_.x.data(),
+                        .x_stride = c.hidden_size,
+                        .y = work_.gate.data(),
+                        .y_stride = moe.routed,
+                        .rows = rows};
+  RP_CUDA_TRY(LaunchRoute(gate,
+                          {.rows = rows,
                            .experts = moe.routed,
                            .chosen = chosen,
                            .logits = Floats(work_.gate),
@@ -317,39 +324,38 @@ absl::Status CudaEngine::FeedForward(uint32_t layer, const HalfStep& half) {
                            .tile_count = work_.tile_count.as<uint32_t>()},
                           stream_.get()));
   const uint32_t slots = rows * chosen;
-  LinearCall up{.matrix = moe.up.view,
-                .output = LinearOutput::kSwiglu,
-                .x = work_.x_round.data(),
-                .x_stride = c.hidden_size,
-                .y = work_.inner.data(),
-                .y_stride = c.expert_dim,
-                .rows = slots,
-                .gather = work_.row_of.as<uint32_t>(),
-                .limit = limit,
-                .row_weights = Floats(work_.slot_weights),
-                .tiles = work_.tiles.as<ExpertTile>(),
-                .tile_count = work_.tile_count.as<uint32_t>(),
-                .tiles_max = std::min(slots, slots / tile_rows + std::min(moe.routed, slots))};
+  const LinearCall up{.matrix = moe.up.view,
+                      .output = LinearOutput::kSwiglu,
+                      .x = work_.x_round.data(),
+                      .x_stride = c.hidden_size,
+                      .y = work_.inner.data(),
+                      .y_stride = c.expert_dim,
+                      .rows = slots,
+                      .gather = work_.row_of.as<uint32_t>(),
+                      .limit = limit,
+                      .row_weights = Floats(work_.slot_weights),
+                      .tiles = work_.tiles.as<ExpertTile>(),
+                      .tile_count = work_.tile_count.as<uint32_t>(),
+                      .tiles_max = std::min(slots, slots / tile_rows + std::min(moe.routed, slots)),
+                      .beside = {.matrix = moe.shared_up.view,
+                                 .x = work_.x_round.data(),
+                                 .y = work_.shared_inner.data(),
+                                 .rows = rows}};
   RP_CUDA_TRY(LaunchLinear(up, tile_rows, stream_.get()));
-  LinearCall down{.matrix = moe.down.view,
-                  .x = work_.inner.data(),
-                  .x_stride = c.expert_dim,
-                  .y = work_.expert_out.data(),
-                  .y_stride = c.hidden_size,
-                  .rows = slots,
-                  .tiles = up.tiles,
-                  .tile_count = up.tile_count,
-                  .tiles_max = up.tiles_max};
+  const LinearCall down{.matrix = moe.down.view,
+                        .x = work_.inner.data(),
+                        .x_stride = c.expert_dim,
+                        .y = work_.expert_out.data(),
+                        .y_stride = c.hidden_size,
+                        .rows = slots,
+                        .tiles = up.tiles,
+                        .tile_count = up.tile_count,
+                        .tiles_max = up.tiles_max,
+                        .beside = {.matrix = moe.shared_down.view,
+                                   .x = work_.shared_inner.data(),
+                                   .y = work_.shared_out.data(),
+                                   .rows = rows}};
   RP_CUDA_TRY(LaunchLinear(down, tile_rows, stream_.get()));
-
-  up.matrix = moe.shared_up.view;
-  up.y = work_.shared_inner.data();
-  up.rows = rows;
-  up.gather = nullptr;
-  up.row_weights = nullptr;
-  up.tiles = nullptr;
-  RP_CUDA_TRY(LaunchLinear(up, stream_.get()));
-  RP_TRY(Linear(moe.shared_down, work_.shared_inner, work_.shared_out, rows));
   pending_ = {.post = Floats(work_.post),
               .comb = Floats(work_.comb),
               .chosen = chosen,

@@ -1,6 +1,6 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
-#include "gpu/cuda/linear.h"
+#include "gpu/cuda/linear_slices.cuh"
 
 // The router, and the plan of who goes to which expert (model-facts section 8).
 namespace reprise::engine::cuda {
@@ -20,6 +20,7 @@ __device__ inline uint64_t RankOf(float score, uint32_t expert) {
 
 constexpr uint32_t kRouteRows = 4;  // Of a block.
 constexpr uint32_t kRowThreads = 128, kThreads = kRouteRows * kRowThreads;
+static_assert(kThreads == kSliceThreads);
 
 __device__ inline float Affinity(float logit) {
   const double x = logit;
@@ -111,36 +112,74 @@ __device__ void Plan(const RouteCall& call, uint32_t* counts, uint32_t* firsts) 
   }
 }
 
-// A block takes four rows; the last one then plans for all.
-__global__ __launch_bounds__(kThreads) void Route(RouteCall call) {
-  __shared__ uint64_t ranks[kRouteRows][kExpertsMax];
-  __shared__ uint32_t ticket;
-  const uint32_t in_block = threadIdx.x / kRowThreads;
-  const uint32_t row = blockIdx.x * kRouteRows + in_block;
+// ---- Kernels -----------------------------------------------------------------------------------
+
+struct RouteRoom {
+  uint64_t ranks[kRouteRows][kExpertsMax];
+  uint32_t ticket;
+};
+
+// Rows first to first + 3.
+__device__ void RouteFour(const RouteCall& call, uint32_t first, RouteRoom& room) {
+  const uint32_t in_block = threadIdx.x / kRowThreads, row = first + in_block;
   if (row < call.rows) {
     const float* logits = call.logits + uint64_t{row} * call.experts;
     const float* bias = call.image[row] != 0 ? call.image_bias : call.bias;
     for (uint32_t e = threadIdx.x % kRowThreads; e < call.experts; e += kRowThreads) {
-      ranks[in_block][e] = RankOf(Affinity(logits[e]) + bias[e], e);
+      room.ranks[in_block][e] = RankOf(Affinity(__ldcg(logits + e)) + bias[e], e);
     }
   }
   __syncthreads();
-  if (row < call.rows && threadIdx.x % kRowThreads < 32) Choose(call, row, ranks[in_block]);
+  if (row < call.rows && threadIdx.x % kRowThreads < 32) Choose(call, row, room.ranks[in_block]);
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) ticket = atomicAdd(call.ticket, 1);
+}
+// Whether all blocks of the launch have been here, this one last.
+__device__ bool IsLast(const RouteCall& call, RouteRoom& room) {
+  __threadfence();
   __syncthreads();
-  if (ticket + 1 < gridDim.x) return;
+  if (threadIdx.x == 0) room.ticket = atomicAdd(call.ticket, 1);
+  __syncthreads();
+  if (room.ticket + 1 < gridDim.x * gridDim.y) return false;
   __threadfence();
   if (threadIdx.x == 0) *call.ticket = 0;
-  uint32_t* const room = reinterpret_cast<uint32_t*>(ranks);
-  Plan(call, room, room + kExpertsMax);
+  return true;
+}
+__device__ void PlanInRoom(const RouteCall& call, RouteRoom& room) {
+  uint32_t* const counts = reinterpret_cast<uint32_t*>(room.ranks);
+  Plan(call, counts, counts + kExpertsMax);
+}
+
+// A block takes four rows; the last one then plans for all.
+__global__ __launch_bounds__(kThreads) void Route(RouteCall call) {
+  __shared__ RouteRoom room;
+  RouteFour(call, blockIdx.x * kRouteRows, room);
+  if (IsLast(call, room)) PlanInRoom(call, room);
+}
+
+// Of few rows: the last block of their product with the gate does all the rest.
+constexpr uint32_t kFewRows = 8;
+__global__ __launch_bounds__(kThreads) void GateAndRoute(LinearCall gate, RouteCall call) {
+  __shared__ RouteRoom room;
+  MultiplySlicedFewRows<WeightFormat::kBf16, kFewRows>(gate);
+  if (!IsLast(call, room)) return;
+  for (uint32_t row = 0; row < call.rows; row += kRouteRows) RouteFour(call, row, room);
+  PlanInRoom(call, room);
 }
 
 }  // namespace
 
-cudaError_t LaunchRoute(const RouteCall& call, cudaStream_t stream) {
+cudaError_t LaunchRoute(const LinearCall& gate, const RouteCall& call, cudaStream_t stream) {
   if (call.experts > kExpertsMax || call.chosen > kChosenMax) return cudaErrorInvalidValue;
+  const DeviceLinear& matrix = gate.matrix;
+  if (call.rows <= kFewRows && matrix.format == WeightFormat::kBf16 && matrix.slices > 1) {
+    const uint32_t cluster = matrix.slices / kSliceGroups;
+    return Queue<GateAndRoute>(dim3(matrix.output_tiles * cluster), kThreads,
+                               SliceSharedBytes<kFewRows>(matrix.slices), cluster, stream, gate,
+                               call);
+  }
+  const cudaError_t error = LaunchLinear(gate, stream);
+  if (error != cudaSuccess) return error;
   Route<<<(call.rows + kRouteRows - 1) / kRouteRows, kThreads, 0, stream>>>(call);
   return cudaGetLastError();
 }

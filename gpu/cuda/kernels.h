@@ -283,7 +283,9 @@ struct RouteCall {
   ExpertTile* tiles = nullptr;
   uint32_t* tile_count = nullptr;
 };
-cudaError_t LaunchRoute(const RouteCall& call, cudaStream_t stream);
+// `gate`: the product that gives the logits, in the same launch for up to 8 rows.
+struct LinearCall;
+cudaError_t LaunchRoute(const LinearCall& gate, const RouteCall& call, cudaStream_t stream);
 
 // ---- Engram (model-facts section 9) ------------------------------------------------------------
 

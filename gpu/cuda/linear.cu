@@ -11,10 +11,7 @@ template <int kRows>
 constexpr int kFewStages = kRows <= 16 ? 4 : 3;
 
 template <WeightFormat kFormat, int kRows>
-__global__ __launch_bounds__(kFewGroups* kGroupThreads,
-                             (kRows <= 32 && kFormat != WeightFormat::kBf16)
-                                 ? 3
-                                 : 2) void FewRows(LinearCall call) {
+__device__ inline void MultiplyFewRows(const LinearCall& call, uint32_t row_tile) {
   constexpr int kAhead = kFormat == WeightFormat::kBf16 ? 2 : 4;
   constexpr int kStages = kFewStages<kRows>;
   // A product may be under way while the next tile is expanded. At a barrier its stage must not yet
@@ -23,7 +20,7 @@ __global__ __launch_bounds__(kFewGroups* kGroupThreads,
   constexpr uint32_t kTileBytes = kRows * 128, kStageBytes = kFewStageTiles * kTileBytes;
   extern __shared__ __align__(1024) uint8_t shared[];
   Work work;
-  if (!FindWork(call, blockIdx.x * kFewGroups, kRows, &work)) return;
+  if (!FindWork(call, blockIdx.x * kFewGroups, row_tile, kRows, &work)) return;
   const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
   const int tiles = static_cast<int>(call.matrix.input_tiles);
   // The last block may have one group too many: it computes the first again, and stores nothing.
@@ -111,13 +108,14 @@ constexpr uint32_t kManyShared = kManyStages * kManyRows * 128;
 constexpr int kManyTiles = 2;  // Of 64 outputs, of a warpgroup.
 
 template <WeightFormat kFormat>
-__global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(LinearCall call) {
+__device__ inline void MultiplyManyRows(const LinearCall& call, uint32_t output_block,
+                                        uint32_t row_tile) {
   constexpr uint32_t kStageBytes = kManyRows * 128;
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
-  const uint32_t first_output_tile = blockIdx.x * (kManyGroups * kManyTiles);
+  const uint32_t first_output_tile = output_block * (kManyGroups * kManyTiles);
   Work work;
-  if (!FindWork(call, first_output_tile, kManyRows, &work)) return;
+  if (!FindWork(call, first_output_tile, row_tile, kManyRows, &work)) return;
   const uint32_t tiles = call.matrix.input_tiles;
   const auto real = [&](int m) {
     return first_output_tile + group * kManyTiles + m < call.matrix.output_tiles;
@@ -179,37 +177,116 @@ __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(Linear
   }
 }
 
-// ---- Launches ----------------------------------------------------------------------------------
+// ---- Kernels -----------------------------------------------------------------------------------
 
 template <WeightFormat kFormat, int kRows>
-cudaError_t LaunchFew(const LinearCall& call, dim3 grid, cudaStream_t stream) {
-  grid.x = (grid.x + kFewGroups - 1) / kFewGroups;
-  return Queue<FewRows<kFormat, kRows>>(call, grid, kFewGroups * kGroupThreads, FewShared<kRows>(),
-                                        1, stream);
+constexpr int kFewBlocks = kRows <= 32 && kFormat != WeightFormat::kBf16 ? 3 : 2;
+
+template <WeightFormat kFormat, int kRows>
+__global__ __launch_bounds__(kFewGroups* kGroupThreads,
+                             kFewBlocks<kFormat, kRows>) void FewRows(LinearCall call) {
+  MultiplyFewRows<kFormat, kRows>(call, blockIdx.y);
+}
+
+// Tiles of rows come first along the grid, so that the weights of some outputs stay in L2 while
+// they pass; but an expert has few of them.
+template <WeightFormat kFormat>
+__global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(LinearCall call) {
+  const bool experts = call.tiles != nullptr;
+  MultiplyManyRows<kFormat>(call, experts ? blockIdx.x : blockIdx.y,
+                            experts ? blockIdx.y : blockIdx.x);
+}
+
+// The matrix beside, as a call of its own.
+__device__ __host__ inline LinearCall Beside(const LinearCall& call) {
+  LinearCall of = call;
+  of.matrix = call.beside.matrix;
+  of.x = call.beside.x;
+  of.y = call.beside.y;
+  of.rows = call.beside.rows;
+  of.gather = nullptr;
+  of.row_weights = nullptr;
+  of.tiles = nullptr;
+  of.beside = {};
+  return of;
+}
+__device__ __host__ constexpr uint32_t TilesOf(uint32_t rows, uint32_t tile_rows) {
+  return (rows + tile_rows - 1) / tile_rows;
+}
+
+// Routed experts in FP4, and before them the tiles of rows of the shared one, in FP8.
+template <int kRows>
+__global__ __launch_bounds__(
+    kFewGroups* kGroupThreads,
+    kFewBlocks<WeightFormat::kFp8, kRows>) void FewRowsAndBeside(LinearCall call) {
+  const uint32_t beside = TilesOf(call.beside.rows, kRows);
+  if (blockIdx.y < beside) {
+    MultiplyFewRows<WeightFormat::kFp8, kRows>(Beside(call), blockIdx.y);
+  } else {
+    MultiplyFewRows<WeightFormat::kFp4, kRows>(call, blockIdx.y - beside);
+  }
+}
+__global__ __launch_bounds__(kManyGroups* kGroupThreads,
+                             1) void ManyRowsAndBeside(LinearCall call) {
+  const uint32_t beside = TilesOf(call.beside.rows, kManyRows);
+  if (blockIdx.y < beside) {
+    MultiplyManyRows<WeightFormat::kFp8>(Beside(call), blockIdx.x, blockIdx.y);
+  } else {
+    MultiplyManyRows<WeightFormat::kFp4>(call, blockIdx.x, blockIdx.y - beside);
+  }
+}
+
+// ---- Launches ----------------------------------------------------------------------------------
+
+// What a launch covers, in blocks of outputs and tiles of rows.
+struct Extent {
+  Extent(const LinearCall& call, uint32_t tile_rows, uint32_t block_tiles)
+      : outputs(TilesOf(call.matrix.output_tiles, block_tiles)),
+        rows(TilesOf(call.beside.rows, tile_rows) +
+             (call.tiles != nullptr ? call.tiles_max : TilesOf(call.rows, tile_rows))) {}
+  uint32_t outputs, rows;
+};
+
+template <WeightFormat kFormat, int kRows>
+cudaError_t LaunchFew(const LinearCall& call, cudaStream_t stream) {
+  constexpr uint32_t kThreads = kFewGroups * kGroupThreads, kShared = FewShared<kRows>();
+  const Extent extent(call, kRows, kFewGroups);
+  const dim3 grid(extent.outputs, extent.rows);
+  if constexpr (kFormat == WeightFormat::kFp4) {
+    if (call.beside.rows > 0) {
+      return Queue<FewRowsAndBeside<kRows>>(grid, kThreads, kShared, 1, stream, call);
+    }
+  }
+  return Queue<FewRows<kFormat, kRows>>(grid, kThreads, kShared, 1, stream, call);
 }
 
 template <WeightFormat kFormat>
-cudaError_t LaunchMany(const LinearCall& call, dim3 grid, cudaStream_t stream) {
-  grid.x = (grid.x + kManyGroups * kManyTiles - 1) / (kManyGroups * kManyTiles);
-  return Queue<ManyRows<kFormat>>(call, grid, kManyGroups * kGroupThreads, kManyShared, 1, stream);
+cudaError_t LaunchMany(const LinearCall& call, cudaStream_t stream) {
+  constexpr uint32_t kThreads = kManyGroups * kGroupThreads;
+  const Extent extent(call, kManyRows, kManyGroups * kManyTiles);
+  const dim3 grid(extent.outputs, extent.rows);
+  if constexpr (kFormat == WeightFormat::kFp4) {
+    if (call.beside.rows > 0) {
+      return Queue<ManyRowsAndBeside>(grid, kThreads, kManyShared, 1, stream, call);
+    }
+  }
+  return Queue<ManyRows<kFormat>>(call.tiles != nullptr ? grid : dim3(extent.rows, extent.outputs),
+                                  kThreads, kManyShared, 1, stream, call);
 }
 
 template <WeightFormat kFormat>
 cudaError_t Launch(const LinearCall& call, uint32_t tile_rows, cudaStream_t stream) {
-  const uint32_t row_tiles =
-      call.tiles != nullptr ? call.tiles_max : (call.rows + tile_rows - 1) / tile_rows;
-  const dim3 grid(call.matrix.output_tiles, row_tiles);
   switch (tile_rows) {
     case 8:
-      return LaunchFew<kFormat, 8>(call, grid, stream);
+      return LaunchFew<kFormat, 8>(call, stream);
     case 16:
-      return LaunchFew<kFormat, 16>(call, grid, stream);
+      return LaunchFew<kFormat, 16>(call, stream);
     case 32:
-      return LaunchFew<kFormat, 32>(call, grid, stream);
+      return LaunchFew<kFormat, 32>(call, stream);
     case 64:
-      return LaunchFew<kFormat, 64>(call, grid, stream);
-    case 128:
-      return LaunchMany<kFormat>(call, grid, stream);
+      return LaunchFew<kFormat, 64>(call, stream);
+    case kManyRows:
+      return LaunchMany<kFormat>(call, stream);
     default:
       return cudaErrorInvalidValue;
   }
@@ -226,6 +303,15 @@ uint32_t LinearTileRows(uint32_t rows) {
 
 cudaError_t LaunchLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_t stream) {
   if (call.rows == 0) return cudaSuccess;
+  const bool together =
+      call.matrix.format == WeightFormat::kFp4 && call.beside.matrix.format == WeightFormat::kFp8;
+  if (call.beside.rows > 0 && !together) {
+    const cudaError_t error = LaunchLinear(Beside(call), tile_rows, stream);
+    if (error != cudaSuccess) return error;
+    LinearCall rest = call;
+    rest.beside = {};
+    return LaunchLinear(rest, tile_rows, stream);
+  }
   if (call.matrix.slices > 1) return LaunchSlicedLinear(call, tile_rows, stream);
   switch (call.matrix.format) {
     case WeightFormat::kBf16:

@@ -66,6 +66,15 @@ struct LinearCall {
   const ExpertTile* tiles = nullptr;
   const uint32_t* tile_count = nullptr;
   uint32_t tiles_max = 0;
+
+  // A matrix of the same shape, without slices, that every row meets, in the same launch: the
+  // shared expert. Its rows are neither gathered nor weighted. rows 0: none.
+  struct Beside {
+    DeviceLinear matrix;
+    const void* x = nullptr;
+    void* y = nullptr;
+    uint32_t rows = 0;
+  } beside;
 };
 
 // Rows of a tile that the kernels take at once, for so many rows at most: 8, 16, 32, 64 or 128.

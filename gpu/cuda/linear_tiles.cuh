@@ -9,7 +9,7 @@
 namespace reprise::engine::cuda {
 
 constexpr uint32_t kGroupThreads = 128;      // A warpgroup.
-constexpr uint32_t kSharedMax = 200 * 1024;  // Of a block, beside what is static.
+constexpr uint32_t kSharedMax = 192 * 1024;  // Of a block, beside what is static.
 constexpr int kManyRows = 128;               // Of a tile that two warpgroups share.
 constexpr int kManyGroups = 2;
 // Weights are loaded one tile ahead, which is less than HBM takes: so many ahead they come into L2.
@@ -130,17 +130,17 @@ struct Work {
   uint32_t column;      // First input's column in x.
 };
 
-__device__ inline bool FindWork(const LinearCall& call, uint32_t output_tile, uint32_t tile_rows,
-                                Work* work) {
+__device__ inline bool FindWork(const LinearCall& call, uint32_t output_tile, uint32_t row_tile,
+                                uint32_t tile_rows, Work* work) {
   uint64_t tile = output_tile;
   if (call.tiles != nullptr) {
-    if (blockIdx.y >= *call.tile_count) return false;
-    const ExpertTile expert = call.tiles[blockIdx.y];
+    if (row_tile >= *call.tile_count) return false;
+    const ExpertTile expert = call.tiles[row_tile];
     tile += uint64_t{expert.expert} * call.matrix.output_tiles;
     work->row = expert.first;
     work->rows = expert.rows;
   } else {
-    work->row = blockIdx.y * tile_rows;
+    work->row = row_tile * tile_rows;
     work->rows = min(tile_rows, call.rows - work->row);
   }
   work->first_tile = tile * call.matrix.input_tiles;
@@ -355,9 +355,9 @@ __device__ inline void Store(const LinearCall& call, const Work& work, uint32_t 
 // ---- Launching ---------------------------------------------------------------------------------
 
 // Queues `kernel` with so much shared memory, which it is allowed once, in clusters along x.
-template <auto kKernel>
-cudaError_t Queue(const LinearCall& call, dim3 grid, uint32_t threads, uint32_t shared,
-                  uint32_t cluster, cudaStream_t stream) {
+template <auto kKernel, typename... Arguments>
+cudaError_t Queue(dim3 grid, uint32_t threads, uint32_t shared, uint32_t cluster,
+                  cudaStream_t stream, const Arguments&... arguments) {
   static const cudaError_t ready =
       cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);
   if (ready != cudaSuccess) return ready;
@@ -369,7 +369,7 @@ cudaError_t Queue(const LinearCall& call, dim3 grid, uint32_t threads, uint32_t 
                                      .stream = stream,
                                      .attrs = &attribute,
                                      .numAttrs = cluster > 1 ? 1u : 0u};
-  return cudaLaunchKernelEx(&config, kKernel, call);
+  return cudaLaunchKernelEx(&config, kKernel, arguments...);
 }
 
 }  // namespace reprise::engine::cuda

@@ -122,8 +122,8 @@ class Maker {
     RP_ASSIGN(out->image_bias, Floats(experts, 0, 0.1f));
     RP_ASSIGN(out->up, Matrix(WeightFormat::kFp4, 2 * c.expert_dim, c.hidden_size, experts));
     RP_ASSIGN(out->down, Matrix(WeightFormat::kFp4, c.hidden_size, c.expert_dim, experts));
-    RP_ASSIGN(out->shared_up, Matrix(WeightFormat::kFp8, 2 * c.expert_dim, c.hidden_size));
-    RP_ASSIGN(out->shared_down, Matrix(WeightFormat::kFp8, c.hidden_size, c.expert_dim));
+    RP_ASSIGN(out->shared_up, Matrix(WeightFormat::kFp8, 2 * c.expert_dim, c.hidden_size, 1));
+    RP_ASSIGN(out->shared_down, Matrix(WeightFormat::kFp8, c.hidden_size, c.expert_dim, 1));
     return absl::OkStatus();
   }
 

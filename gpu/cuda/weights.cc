@@ -48,14 +48,14 @@ class Loader {
     return Raw(name, DType::kF32, {count});
   }
 
-  absl::StatusOr<OwnedLinear> Upload(const PackedLinear& packed) {
+  absl::StatusOr<OwnedLinear> Upload(const PackedLinear& packed, bool expert = false) {
     OwnedLinear out;
     out.view = {.format = packed.format,
                 .outputs = packed.outputs,
                 .inputs = packed.inputs,
                 .output_tiles = packed.output_tiles,
                 .input_tiles = packed.input_tiles,
-                .slices = SlicesOf(packed.outputs, /*experts=*/false)};
+                .slices = SlicesOf(packed.outputs, expert)};
     RP_ASSIGN(out.codes, Upload(packed.codes.data(), packed.codes.size()));
     RP_ASSIGN(out.scales, Upload(packed.scales.data(), packed.scales.size()));
     out.view.codes = out.codes.data();
@@ -187,9 +187,9 @@ class Loader {
     RP_ASSIGN(out.up, Experts(p + "experts.", experts, up));
     RP_ASSIGN(out.down, Experts(p + "experts.", experts, down));
     RP_ASSIGN(const PackedLinear shared_up, PackUp(p + "shared_experts."));
-    RP_ASSIGN(out.shared_up, Upload(shared_up));
+    RP_ASSIGN(out.shared_up, Upload(shared_up, /*expert=*/true));
     RP_ASSIGN(const PackedLinear shared_down, PackDown(p + "shared_experts."));
-    RP_ASSIGN(out.shared_down, Upload(shared_down));
+    RP_ASSIGN(out.shared_down, Upload(shared_down, /*expert=*/true));
     return out;
   }
 
