@@ -33,7 +33,20 @@ class RowAttention {
   __device__ void Run() {
     const uint32_t dim = call_.dim;
     const Bf16* q = AsBf16(call_.query) + (uint64_t{row_} * call_.heads + head_) * dim;
-    for (uint32_t i = threadIdx.x; i < kHeads * dim; i += kThreads) query_[i] = ToFloat(q[i]);
+    const uint32_t pairs = call_.rotate_query ? call_.step.pairs : 0, begin = dim - 2 * pairs;
+    const float* cosines = call_.step.cosines[call_.rotation] + uint64_t{row_} * pairs;
+    const float* sines = call_.step.sines[call_.rotation] + uint64_t{row_} * pairs;
+    for (uint32_t i = threadIdx.x; i < kHeads * dim; i += kThreads) {
+      const uint32_t d = i % dim;
+      if (d < begin) {
+        query_[i] = ToFloat(q[i]);
+        continue;
+      }
+      const bool even = (d - begin) % 2 == 0;
+      const float a = ToFloat(q[even ? i : i - 1]), b = ToFloat(q[even ? i + 1 : i]);
+      const float c = cosines[(d - begin) / 2], s = sines[(d - begin) / 2];
+      query_[i] = RoundBf16(even ? a * c - b * s : a * s + b * c);
+    }
     if (threadIdx.x < kHeads) {
       top_[threadIdx.x] = -1e30f;
       total_[threadIdx.x] = 0;

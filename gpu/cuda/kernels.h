@@ -167,7 +167,7 @@ struct AttentionCall {
   int rotation = 0;
   WindowView windows;
   EntryView entries;
-  const Bf16Bits* query = nullptr;     // [rows][heads][dim], rotated.
+  const Bf16Bits* query = nullptr;     // [rows][heads][dim], rotated unless rotate_query.
   const uint8_t* kv_codes = nullptr;   // [rows][dim]: the rows' own window rows.
   const uint8_t* kv_scales = nullptr;  // [rows][dim / 32]
   const int32_t* selected = nullptr;   // [rows][topk], ascending, -1 after the last; null: none.
@@ -178,6 +178,8 @@ struct AttentionCall {
   Bf16Bits* out = nullptr;  // [rows][heads][dim], turned back.
   // All rows of a part see the window before its first position and one another (DSpark drafts).
   bool drafts = false;
+  // The last 2 pairs values of every head of the query are still to be turned (LaunchRotateHeads).
+  bool rotate_query = false;
 };
 cudaError_t LaunchAttention(const AttentionCall& call, cudaStream_t stream);
 // For any shape, without the matrix units: what the faster ones are compared with.

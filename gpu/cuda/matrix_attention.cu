@@ -1,347 +1,29 @@
-#include <cooperative_groups.h>
+#include <algorithm>
 
-#include <type_traits>
-
+#include "gpu/cuda/attention_keys.cuh"
+#include "gpu/cuda/attention_values.cuh"
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
 #include "gpu/cuda/matrix_attention.h"
-#include "gpu/cuda/places.cuh"
+#include "gpu/cuda/mbarrier.cuh"
 #include "gpu/cuda/wgmma.cuh"
 
 // Sparse attention by the matrix units, for 64 heads and latents of 512.
 //
-// A cluster of two blocks takes a row: each half of the list of keys, 64 at a time. In a block one
-// warpgroup turns codes into bf16 in shared memory; two multiply, 256 dimensions
-// each: logits, of which each then has the sums for 32 keys, and values. At the end the two blocks
-// exchange half of their sums. The split is always the same, so a row becomes the same bytes
-// whatever runs beside it.
+// A cluster of two blocks takes rows: block r has dimensions 256 r and on, of all keys, 64 at a
+// time. In a block two warpgroups turn codes into bf16 tiles; one, the scorer, multiplies queries
+// and keys, adds what the other block has for its dimensions, and makes probabilities; one, the
+// adder, sums values. Both blocks make the same probabilities. A row's tiles follow from its list
+// alone, so it becomes the same bytes whatever runs beside it.
 namespace reprise::engine::cuda {
 namespace {
 
-namespace cg = cooperative_groups;
+constexpr uint32_t kSteps = kHalfDim / 16;  // Of a product with keys.
+constexpr float kNone = -3e38f, kLog2E = 1.44269504f;
 
-constexpr uint32_t kGroup = 128;  // Threads of a warpgroup.
-constexpr uint32_t kDecoders = kGroup, kThreads = kDecoders + 2 * kGroup;
-constexpr uint32_t kHeads = 64, kDim = 512, kKeys = 64;
-constexpr uint32_t kBlockBytes = 64 * 128;                // 64 rows of 64 values.
-constexpr uint32_t kTileBytes = kDim / 64 * kBlockBytes;  // 64 rows of 512 values: 64 KiB.
-constexpr float kNone = -3e38f;
-
-struct Shared {
-  uint8_t query[kTileBytes];
-  uint8_t keys[2][kTileBytes];
-  uint8_t p[kBlockBytes];       // [heads][keys], bf16.
-  float4 logits[2][4][kGroup];  // What a warpgroup has for the other's keys.
-  float largest[2][kHeads];
-  float total[2][kHeads];                      // Of this block's two halves.
-  float peer_top[kHeads], peer_total[kHeads];  // Written by the other block.
-};
-
-enum Barrier : uint32_t { kFull = 1, kEmpty = 3, kBoth = 5 };  // Full and empty: one a buffer.
-__device__ inline void Arrive(uint32_t barrier, uint32_t threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-// The list of a row, cut into tiles: two of the window, then the selection's.
-struct KeyList {
-  __device__ KeyList(const AttentionCall& call, uint32_t row_index)
-      : row(row_index),
-        position(call.step.positions[row_index]),
-        part(call.step.part[call.step.part_of_row[row_index]]),
-        selected(call.selected == nullptr ? nullptr
-                                          : call.selected + uint64_t{row_index} * call.topk),
-        topk(call.selected == nullptr ? 0 : call.topk) {
-    window_tiles = call.windows.window / kKeys;
-    tiles = window_tiles + (topk + kKeys - 1) / kKeys;
-  }
-  __device__ int64_t WindowBegin(const AttentionCall& call, uint32_t tile) const {
-    const int64_t begin = int64_t{position} - call.windows.window + 1 + tile * kKeys;
-    return max(begin, int64_t{part.windows_from});
-  }
-  __device__ uint32_t Count(const AttentionCall& call, uint32_t tile, uint32_t valid) const {
-    if (tile < window_tiles) {
-      const int64_t begin = int64_t{position} - call.windows.window + 1 + tile * kKeys;
-      const int64_t end = min(begin + kKeys, int64_t{position} + 1);
-      const int64_t from = WindowBegin(call, tile);
-      return end > from ? static_cast<uint32_t>(end - from) : 0;
-    }
-    const uint32_t first = (tile - window_tiles) * kKeys;
-    return valid > first ? min(valid - first, kKeys) : 0;
-  }
-
-  uint32_t row, position;
-  const DevicePart& part;
-  const int32_t* selected;
-  uint32_t topk, window_tiles, tiles;
-};
-
-// ---- Codes to bf16 -----------------------------------------------------------------------------
-
-__device__ inline uint32_t Multiplied(uint32_t pair, __nv_bfloat162 factor) {
-  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pair), factor);
-  return *reinterpret_cast<const uint32_t*>(&product);
-}
-// Sixteen values of a key, at 16 x lane: two pieces of its block of 64.
-__device__ inline void PutValues(uint8_t* tile, uint32_t key, uint32_t lane,
-                                 const uint32_t* pairs) {
-  uint8_t* block = tile + lane / 4 * kBlockBytes;
-  const uint32_t piece = lane % 4 * 2;
-  *reinterpret_cast<uint4*>(block + SwizzledOffset(key, piece)) =
-      make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-  *reinterpret_cast<uint4*>(block + SwizzledOffset(key, piece + 1)) =
-      make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
-}
-// E4M3 codes, and their UE8M0 scale.
-__device__ inline void ExpandWindow(const uint4& codes, uint32_t scale, uint32_t* pairs) {
-  const uint32_t half = (scale + 120) << 7;  // Codes are spread 2^-120 too small.
-  const uint32_t both = half | half << 16;
-  const __nv_bfloat162 factor = *reinterpret_cast<const __nv_bfloat162*>(&both);
-  const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const uint32_t bytes = __byte_perm(words[i / 2], 0, i % 2 == 0 ? 0x1404 : 0x3424);
-    pairs[i] = Multiplied((bytes & 0x80008000) | (bytes >> 4 & 0x07f007f0), factor);
-  }
-}
-// E2M1 codes, neighbours in a byte, and their E4M3 scale.
-__device__ inline void ExpandEntry(const uint2& codes, uint8_t scale, uint32_t* pairs) {
-  const __nv_bfloat162 unit = __float2bfloat162_rn(0x1p126f);  // Codes are spread 2^-126 too small.
-  const __nv_bfloat162 factor = __float2bfloat162_rn(E4m3Value(scale));
-  const uint32_t words[2] = {codes.x, codes.y};
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    // Nibbles 2 i and 2 i + 1 of the word to the tops of the halves.
-    const uint32_t byte = words[i / 4] >> (8 * (i % 4));
-    const uint32_t tops = (byte & 15) << 12 | (byte & 0xf0) << 24;
-    const uint32_t spread = (tops & 0x80008000) | (tops >> 6 & 0x01c001c0);
-    const __nv_bfloat162 value = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&spread), unit);
-    pairs[i] = Multiplied(*reinterpret_cast<const uint32_t*>(&value), factor);
-  }
-}
-
-constexpr uint32_t kKeysOfWarp = kKeys / (kDecoders / 32);
-
-// Where a key lies: codes and scales by their offsets from `base`, which may still be on its way
-// from memory. Null: no key.
-struct KeyPlace {
-  const uint8_t* base = nullptr;
-  int64_t codes = 0, scales = 0;
-};
-// Each of the first lanes of a warp finds one of the warp's keys of a tile.
-__device__ inline uint32_t KeyOfLane() {
-  return threadIdx.x / 32 * kKeysOfWarp + threadIdx.x % kKeysOfWarp;
-}
-__device__ inline uint32_t FindEntry(const KeyList& list, uint32_t tile, uint32_t count) {
-  if (tile < list.window_tiles || KeyOfLane() >= count) return 0;
-  return static_cast<uint32_t>(list.selected[(tile - list.window_tiles) * kKeys + KeyOfLane()]);
-}
-__device__ inline KeyPlace FindKey(const AttentionCall& call, const KeyList& list, uint32_t tile,
-                                   uint32_t count, uint32_t entry) {
-  const uint32_t mine = KeyOfLane();
-  if (mine >= count) return {};
-  if (tile >= list.window_tiles) {
-    const EntryView& view = call.entries;
-    const uint32_t row = entry & ((1u << view.block_shift) - 1);
-    return {reinterpret_cast<const uint8_t*>(
-                call.step.blocks[list.part.first_block + (entry >> view.block_shift)]),
-            view.main_codes + row * view.main_code_bytes,
-            view.main_scales + row * view.main_scale_bytes};
-  }
-  const auto at = static_cast<uint32_t>(list.WindowBegin(call, tile)) + mine;
-  if (at >= list.part.first) {
-    const uint64_t row = list.part.row + at - list.part.first;
-    const uint8_t* base = call.kv_codes + row * kDim;
-    return {base, 0, call.kv_scales + row * (kDim / 32) - base};
-  }
-  const WindowPlace place = RingPlace(call.windows, list.part, at);
-  return {place.codes, 0, place.scales - place.codes};
-}
-
-// A warp decodes its keys of a tile; those beyond the count are zeros. Loads of kTogether keys are
-// under way at once. `ready` comes between the first loads and the first store.
-template <bool kWindow, typename Ready>
-__device__ inline void DecodeTile(const KeyPlace& place, uint8_t* to, Ready&& ready) {
-  constexpr uint32_t kTogether = kWindow ? 8 : 16;
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  using Codes = std::conditional_t<kWindow, uint4, uint2>;
-  const bool found = place.base != nullptr;
-  const uint8_t* const codes_at = found ? place.base + place.codes : nullptr;
-  const uint8_t* const scales_at = found ? place.base + place.scales : nullptr;
-#pragma unroll
-  for (uint32_t first = 0; first < kKeysOfWarp; first += kTogether) {
-    Codes codes[kTogether];
-    uint8_t scales[kTogether];
-#pragma unroll
-    for (uint32_t i = 0; i < kTogether; ++i) {
-      const auto share = [&](const uint8_t* pointer) {
-        return reinterpret_cast<const uint8_t*>(
-            __shfl_sync(0xffffffff, reinterpret_cast<unsigned long long>(pointer), first + i));
-      };
-      const uint8_t* const key_codes = share(codes_at);
-      const uint8_t* const key_scales = share(scales_at);
-      const bool real = key_codes != nullptr;
-      codes[i] = real ? *(reinterpret_cast<const Codes*>(key_codes) + lane) : Codes{};
-      scales[i] = real ? key_scales[kWindow ? lane / 2 : lane] : uint8_t{1};
-    }
-    if (first == 0) ready();
-#pragma unroll
-    for (uint32_t i = 0; i < kTogether; ++i) {
-      uint32_t pairs[8];
-      if constexpr (kWindow) {
-        ExpandWindow(codes[i], scales[i], pairs);
-      } else {
-        ExpandEntry(codes[i], scales[i], pairs);
-      }
-      PutValues(to, warp * kKeysOfWarp + first + i, lane, pairs);
-    }
-  }
-}
-
-// ---- Products ----------------------------------------------------------------------------------
-
-// What a thread of a multiplying warpgroup holds: rows (heads) `row` and `row` + 8 of 256
-// dimensions.
-struct Sums {
-  float values[128];
-  float top[2], total[2];  // total: over this warpgroup's keys.
-};
-
-// One step of the online softmax. `half`: which 32 keys and 256 dimensions are this warpgroup's.
-__device__ inline void Attend(Shared& shared, const uint8_t* tile, uint32_t count, uint32_t half,
-                              float scale, Sums& sums) {
-  const uint32_t thread = threadIdx.x % kGroup, lane = thread % 32;
-  const uint32_t row = thread / 32 * 16 + lane / 4;
-  float partial[32];  // Of all keys, over this warpgroup's dimensions.
-  WgmmaFence();
-#pragma unroll
-  for (uint32_t block = 0; block < kDim / 128; ++block) {
-#pragma unroll
-    for (uint32_t step = 0; step < 4; ++step) {
-      const uint32_t at = (half * (kDim / 128) + block) * kBlockBytes + step * 32;
-      WgmmaShared<64, false>::Run(partial, SwizzledRows(SharedAddress(shared.query) + at),
-                                  SwizzledRows(SharedAddress(tile) + at), block + step > 0 ? 1 : 0);
-    }
-  }
-  WgmmaCommit();
-  WgmmaWait<0>();
-  Hold(partial);
-  float logits[16];
-#pragma unroll
-  for (int i = 0; i < 16; i += 4) {
-    float4 sent;
-    float* const out = &sent.x;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      out[j] = half == 0 ? partial[16 + i + j] : partial[i + j];
-      logits[i + j] = half == 0 ? partial[i + j] : partial[16 + i + j];
-    }
-    shared.logits[half][i / 4][thread] = sent;
-  }
-  GroupBarrier(kBoth, 2 * kGroup);
-#pragma unroll
-  for (int i = 0; i < 16; i += 4) {
-    const float4 other = shared.logits[1 - half][i / 4][thread];
-    logits[i] += other.x;
-    logits[i + 1] += other.y;
-    logits[i + 2] += other.z;
-    logits[i + 3] += other.w;
-  }
-  float largest[2] = {kNone, kNone};
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const uint32_t key = half * 32 + i / 4 * 8 + lane % 4 * 2 + i % 2;
-    logits[i] = key < count ? logits[i] * scale : kNone;
-    largest[i / 2 % 2] = fmaxf(largest[i / 2 % 2], logits[i]);
-  }
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    largest[k] = fmaxf(largest[k], __shfl_xor_sync(0xffffffff, largest[k], 1));
-    largest[k] = fmaxf(largest[k], __shfl_xor_sync(0xffffffff, largest[k], 2));
-    if (lane % 4 == 0) shared.largest[half][row + 8 * k] = largest[k];
-  }
-  GroupBarrier(kBoth, 2 * kGroup);
-  float decay[2];
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const float top = fmaxf(sums.top[k], fmaxf(largest[k], shared.largest[1 - half][row + 8 * k]));
-    decay[k] = expf(sums.top[k] - top);
-    sums.top[k] = top;
-  }
-  float added[2] = {0, 0};
-#pragma unroll
-  for (int i = 0; i < 16; i += 2) {
-    const int k = i / 2 % 2;
-    const float p = expf(logits[i] - sums.top[k]), q = expf(logits[i + 1] - sums.top[k]);
-    added[k] += p + q;
-    const uint32_t key = half * 32 + i / 4 * 8 + lane % 4 * 2;
-    *reinterpret_cast<__nv_bfloat162*>(shared.p + SwizzledOffset(row + 8 * k, key / 8) +
-                                       key % 8 * 2) = __floats2bfloat162_rn(p, q);
-  }
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    added[k] += __shfl_xor_sync(0xffffffff, added[k], 1);
-    added[k] += __shfl_xor_sync(0xffffffff, added[k], 2);
-    sums.total[k] = sums.total[k] * decay[k] + added[k];
-  }
-#pragma unroll
-  for (int i = 0; i < 128; ++i) sums.values[i] *= decay[i / 2 % 2];
-  FenceForMatrixUnits();
-  GroupBarrier(kBoth, 2 * kGroup);
-  Hold(sums.values);
-  WgmmaFence();
-#pragma unroll
-  for (uint32_t step = 0; step < kKeys / 16; ++step) {
-    const uint32_t a = SharedAddress(shared.p) + step * 32;
-    const uint32_t b = SharedAddress(tile) + half * 4 * kBlockBytes + step * 16 * 128;
-    WgmmaShared<256, true>::Run(sums.values, SwizzledRows(a), SwizzledColumns(b, kBlockBytes), 1);
-  }
-  WgmmaCommit();
-  WgmmaWait<0>();
-  Hold(sums.values);
-}
-
-// Both blocks' sums to attended values: this block gives dimensions 256 x rank and on, from what
-// the warpgroup of that half holds and the other block's has sent.
-__device__ inline void Finish(const AttentionCall& call, Shared& shared, const KeyList& list,
-                              uint32_t rank, const Sums& sums) {
-  const uint32_t thread = threadIdx.x % kGroup, lane = thread % 32;
-  const uint32_t head = thread / 32 * 16 + lane / 4, pairs = call.step.pairs;
-  const float4* received = reinterpret_cast<const float4*>(shared.keys[0]);
-  float own[2], other[2], inverse[2];
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const uint32_t h = head + 8 * k;
-    const float top = fmaxf(sums.top[k], shared.peer_top[h]);
-    own[k] = expf(sums.top[k] - top);
-    other[k] = expf(shared.peer_top[h] - top);
-    const float mine = (shared.total[0][h] + shared.total[1][h]) * own[k];
-    const float theirs = shared.peer_total[h] * other[k];
-    inverse[k] = 1.0f / ((mine + theirs) + expf(call.sinks[h] - top));
-  }
-  const float* cosines = call.step.cosines[call.rotation] + uint64_t{list.row} * pairs;
-  const float* sines = call.step.sines[call.rotation] + uint64_t{list.row} * pairs;
-  Bf16* out = reinterpret_cast<Bf16*>(call.out) + uint64_t{list.row} * kHeads * kDim;
-#pragma unroll
-  for (int i = 0; i < 128; i += 4) {
-    const float4 sent = received[i / 4 * kGroup + thread];
-    const float theirs[4] = {sent.x, sent.y, sent.z, sent.w};
-    const uint32_t d = rank * 256 + i / 4 * 8 + lane % 4 * 2;
-    const bool turned = d >= kDim - 2 * pairs;
-    const uint32_t pair = turned ? (d - (kDim - 2 * pairs)) / 2 : 0;
-    const float c = turned ? cosines[pair] : 1, s = turned ? -sines[pair] : 0;
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      float value[2];
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const float a = sums.values[i + 2 * k + j] * own[k], b = theirs[2 * k + j] * other[k];
-        value[j] = RoundBf16((a + b) * inverse[k]);
-      }
-      *reinterpret_cast<__nv_bfloat162*>(out + uint64_t{head + 8 * k} * kDim + d) =
-          __floats2bfloat162_rn(value[0] * c - value[1] * s, value[0] * s + value[1] * c);
-    }
-  }
-}
+// Of a scorer, an adder and a decoder: all that there are.
+constexpr uint32_t kScorerRegisters = 224, kAdderRegisters = 160, kDecoderRegisters = 64;
+static_assert((kScorerRegisters + kAdderRegisters + 2 * kDecoderRegisters) * kGroup == 65536);
 
 template <uint32_t kRegisters>
 __device__ inline void MoreRegisters() {
@@ -351,122 +33,333 @@ template <uint32_t kRegisters>
 __device__ inline void FewerRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
-__global__ __cluster_dims__(2)
-    __launch_bounds__(kThreads, 1) void MatrixAttention(AttentionCall call) {
-  extern __shared__ __align__(1024) uint8_t raw[];
-  Shared& shared = *reinterpret_cast<Shared*>(raw);
-  const cg::cluster_group cluster = cg::this_cluster();
-  const uint32_t rank = cluster.block_rank();
-  const KeyList list(call, blockIdx.x / 2);
-  const uint32_t split = (list.tiles + 1) / 2;
-  const uint32_t begin = rank == 0 ? 0 : split, end = rank == 0 ? split : list.tiles;
+// Logits and probabilities.
+class Scorer {
+ public:
+  __device__ Scorer(const AttentionCall& call, AttentionShared& shared, uint32_t rank)
+      : call_(call),
+        shared_(shared),
+        rank_(rank),
+        scale_(call.scale * (kKeyUnit * kLog2E)),
+        peer_received_(PeerAddress(SharedAddress(&shared.received[0][0][at_.thread]), 1 - rank)),
+        peer_full_(PeerAddress(SharedAddress(shared.received_full), 1 - rank)) {}
 
-  for (uint32_t i = threadIdx.x; i < kHeads * kDim / 8; i += kThreads) {
-    const uint32_t head = i / (kDim / 8), piece = i % (kDim / 8);
-    const Bf16Bits* from = call.query + (uint64_t{list.row} * kHeads + head) * kDim + piece * 8;
-    CopyAsync16(
-        SharedAddress(shared.query + piece / 8 * kBlockBytes) + SwizzledOffset(head, piece % 8),
-        from, true);
+  // Logits of a tile are sent while those of the tile before become probabilities, and the products
+  // of the next are under way: three tiles' sums. So rows follow one another without a gap; after
+  // the last tile two products come to nothing, since products under way must not depend on what
+  // the code does.
+  __device__ __forceinline__ void Run() {
+    float a[32], b[32], c[32];
+    row_ = blockIdx.x / 2;
+    LoadQuery();
+    ClusterWait();  // The barriers are made, here and in the other block.
+    now_ = Multiply(a, 0);
+    WgmmaWait<0>();
+    Hold(a);
+    Keep(query_);
+    Send(a, 0);
+    next_ = Multiply(b, now_);
+    while (true) {
+      if (Step(a, b, c)) break;
+      if (Step(b, c, a)) break;
+      if (Step(c, a, b)) break;
+    }
+    WgmmaWait<0>();
+    Keep(query_);
   }
-  CopyCommit();
-  uint32_t valid = 0;  // Selected entries come first.
-  for (uint32_t first = 0; first < list.topk; first += kThreads) {
-    const uint32_t i = first + threadIdx.x;
-    valid += __syncthreads_count(i < list.topk && list.selected[i] >= 0);
-  }
-  CopyWait<0>();
-  FenceForMatrixUnits();
-  __syncthreads();
 
-  const uint32_t group = threadIdx.x / kGroup;
-  Sums sums;
-  if (threadIdx.x < kDecoders) {
-    FewerRegisters<104>();
-    // While a tile is decoded, the place of the next one's keys and the entries of the one after it
-    // are on their way.
-    const auto count_of = [&](uint32_t tile) {
-      return tile < end ? list.Count(call, tile, valid) : 0;
-    };
-    const auto entry_of = [&](uint32_t tile) { return FindEntry(list, tile, count_of(tile)); };
-    uint32_t turn = 0;
-    KeyPlace next = FindKey(call, list, begin, count_of(begin), entry_of(begin));
-    uint32_t next_entry = entry_of(begin + 1);
-    for (uint32_t tile = begin; tile < end; ++tile) {
-      const KeyPlace place = next;
-      const bool empty = count_of(tile) == 0;
-      const uint32_t buffer = turn % 2;
-      const auto ready = [&] {
-        next = FindKey(call, list, tile + 1, count_of(tile + 1), next_entry);
-        next_entry = entry_of(tile + 2);
-        if (!empty && turn >= 2) GroupBarrier(kEmpty + buffer, kThreads);
-      };
-      if (empty) {
-        ready();
-        continue;
+ private:
+  // Operand A from the row's queries, in the order of the keys' dimensions.
+  __device__ __forceinline__ void LoadQuery() {
+    uint4 raw[kHalfDim / 64][2][2];  // [block][head][eight dimensions]
+    const uint32_t dim = rank_ * kHalfDim + at_.quarter * 16;
+    const Bf16Bits* from = call_.query + (uint64_t{row_} * kHeads + at_.head) * kDim + dim;
+#pragma unroll
+    for (uint32_t block = 0; block < kHalfDim / 64; ++block) {
+#pragma unroll
+      for (uint32_t k = 0; k < 2; ++k) {
+#pragma unroll
+        for (uint32_t h = 0; h < 2; ++h) {
+          raw[block][k][h] =
+              __ldg(reinterpret_cast<const uint4*>(from + k * 8 * kDim + block * 64 + h * 8));
+        }
       }
-      if (tile < list.window_tiles) {
-        DecodeTile<true>(place, shared.keys[buffer], ready);
-      } else {
-        DecodeTile<false>(place, shared.keys[buffer], ready);
+    }
+    const uint32_t pairs = call_.step.pairs, begin = kDim - 2 * pairs;
+#pragma unroll
+    for (uint32_t block = 0; block < kHalfDim / 64; ++block) {
+      if (call_.rotate_query && rank_ * kHalfDim + block * 64 + 64 > begin) {
+        const float* cosines = call_.step.cosines[call_.rotation] + uint64_t{row_} * pairs;
+        const float* sines = call_.step.sines[call_.rotation] + uint64_t{row_} * pairs;
+#pragma unroll
+        for (uint32_t h = 0; h < 2; ++h) {
+#pragma unroll
+          for (uint32_t m = 0; m < 4; ++m) {
+            const uint32_t d = dim + block * 64 + h * 8 + 2 * m;
+            if (d < begin) continue;
+            const float c = cosines[(d - begin) / 2], s = sines[(d - begin) / 2];
+#pragma unroll
+            for (uint32_t k = 0; k < 2; ++k) {
+              uint32_t& word = (&raw[block][k][h].x)[m];
+              word = Turned(word, c, s);
+            }
+          }
+        }
       }
-      FenceForMatrixUnits();
-      Arrive(kFull + buffer, kThreads);
-      ++turn;
+#pragma unroll
+      for (uint32_t k = 0; k < 2; ++k) {
+#pragma unroll
+        for (uint32_t h = 0; h < 2; ++h) {
+          const uint4& eight = raw[block][k][h];
+          query_[4 * block][k + 2 * h] = __byte_perm(eight.x, eight.z, 0x5410);
+          query_[4 * block + 1][k + 2 * h] = __byte_perm(eight.x, eight.z, 0x7632);
+          query_[4 * block + 2][k + 2 * h] = __byte_perm(eight.y, eight.w, 0x5410);
+          query_[4 * block + 3][k + 2 * h] = __byte_perm(eight.y, eight.w, 0x7632);
+        }
+      }
     }
-    // The last arrivals of the others find this one waiting.
-    for (uint32_t last = turn >= 2 ? turn - 2 : 0; last < turn; ++last) {
-      GroupBarrier(kEmpty + last % 2, kThreads);
+#pragma unroll
+    for (auto& step : query_) Hold(step);
+    __syncwarp();
+  }
+
+  // Starts the products with the tile after one that is `before`, and gives what that tile is.
+  __device__ __forceinline__ uint32_t Multiply(float (&sums)[32], uint32_t before) {
+    uint32_t is = kNoTile | kLastOfAll;
+    if ((before & kLastOfAll) == 0) {
+      if ((before & kLastOfRow) != 0) {
+        row_ += gridDim.x / 2;
+        LoadQuery();
+      }
+      WaitPhase(SharedAddress(&shared_.tiles.full[ahead_.buffer]), ahead_.parity);
+      is = shared_.tiles.info[ahead_.buffer].is;
     }
-    cluster.sync();
-    cluster.sync();
-    return;
-  }
-  MoreRegisters<200>();
-  const uint32_t half = group - kDecoders / kGroup;
+    const uint64_t keys = SwizzledRows(SharedAddress(shared_.tiles.keys[ahead_.buffer]));
+    Forget(sums);
+    WgmmaFence();
 #pragma unroll
-  for (float& value : sums.values) value = 0;
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    sums.top[k] = -1e30f;
-    sums.total[k] = 0;
-  }
-  uint32_t turn = 0;
-  for (uint32_t tile = begin; tile < end; ++tile) {
-    const uint32_t count = list.Count(call, tile, valid);
-    if (count == 0) continue;
-    const uint32_t buffer = turn % 2;
-    GroupBarrier(kFull + buffer, kThreads);
-    Attend(shared, shared.keys[buffer], count, half, call.scale, sums);
-    Arrive(kEmpty + buffer, kThreads);
-    ++turn;
-  }
-  const uint32_t thread = threadIdx.x % kGroup, lane = thread % 32;
-  const uint32_t head = thread / 32 * 16 + lane / 4;
-  if (lane % 4 == 0) {
-#pragma unroll
-    for (int k = 0; k < 2; ++k) shared.total[half][head + 8 * k] = sums.total[k];
-  }
-  cluster.sync();  // Both blocks are done with their keys.
-  Shared& peer = *cluster.map_shared_rank(&shared, 1 - rank);
-  if (half != rank) {
-    float4* to = reinterpret_cast<float4*>(peer.keys[0]);
-#pragma unroll
-    for (int i = 0; i < 128; i += 4) {
-      to[i / 4 * kGroup + thread] =
-          make_float4(sums.values[i], sums.values[i + 1], sums.values[i + 2], sums.values[i + 3]);
+    for (uint32_t step = 0; step < kSteps; ++step) {
+      Wgmma<64>::Run(sums, query_[step], keys + (step / 4 * kBlockBytes + step % 4 * 32) / 16,
+                     step > 0 ? 1 : 0);
     }
-    if (lane % 4 == 0) {
+    WgmmaCommit();
+    ahead_.Next();
+    return is;
+  }
+  // Sums to the other block.
+  __device__ __forceinline__ void Send(float (&sums)[32], uint32_t slot) {
+#pragma unroll
+    for (uint32_t i = 0; i < kKeys / 8; ++i) {
+      SendAsync(peer_received_ + (slot * (kKeys / 8) + i) * kGroup * sizeof(float4), sums[4 * i],
+                sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3],
+                peer_full_ + slot * sizeof(uint64_t));
+    }
+  }
+
+  // True: that was all. The other block writes into a slot again only when it has this block's
+  // logits of the next tile, which are sent after those in the slot were read.
+  __device__ __forceinline__ bool Step(float (&now)[32], float (&next)[32], float (&third)[32]) {
+    const uint32_t slot = tile_ % 2, parity = tile_ / 2 % 2;
+    WgmmaWait<0>();
+    Hold(next);
+    Keep(query_);
+    WaitReceived(SharedAddress(&shared_.received_full[slot]), parity);
+    if (at_.thread == 0) {
+      ArriveExpecting(SharedAddress(&shared_.received_full[slot]), kLogitBytes);
+    }
+    float logits[32];
+#pragma unroll
+    for (uint32_t i = 0; i < kKeys / 8; ++i) {
+      const float4 other = shared_.received[slot][i][at_.thread];
+      logits[4 * i] = now[4 * i] + other.x;
+      logits[4 * i + 1] = now[4 * i + 1] + other.y;
+      logits[4 * i + 2] = now[4 * i + 2] + other.z;
+      logits[4 * i + 3] = now[4 * i + 3] + other.w;
+    }
+    Hold(logits);
+    if ((next_ & kNoTile) == 0) Send(next, 1 - slot);
+    const uint32_t third_is = Multiply(third, next_);
+    Attend(logits, slot, parity);
+    const bool done = (now_ & kLastOfAll) != 0;
+    now_ = next_;
+    next_ = third_is;
+    ++tile_;
+    current_.Next();
+    return done;
+  }
+
+  // Logits to probabilities, for the adder.
+  __device__ __forceinline__ void Attend(float (&logits)[32], uint32_t slot, uint32_t parity) {
+    const auto mask = *reinterpret_cast<const uint2*>(shared_.tiles.info[current_.buffer].mask);
+    if ((mask.x & mask.y) != 0xffffffff) {
+      const uint32_t own[2] = {mask.x >> (2 * at_.quarter), mask.y >> (2 * at_.quarter)};
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        const uint32_t bit = i / 4 % 4 * 8 + i % 2;
+        if ((own[i / 16] >> bit & 1) == 0) logits[i] = kNone;
+      }
+    }
+    if (first_) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const uint32_t h = head + 8 * k;
-        peer.peer_top[h] = sums.top[k];
-        peer.peer_total[h] = shared.total[0][h] + shared.total[1][h];
+        top_[k] = -1e30f;
+        total_[k] = 0;
       }
     }
+    first_ = (now_ & kLastOfRow) != 0;
+    float largest[2] = {kNone, kNone};
+#pragma unroll
+    for (int i = 0; i < 32; i += 4) {
+      largest[0] = fmaxf(largest[0], fmaxf(logits[i], logits[i + 1]));
+      largest[1] = fmaxf(largest[1], fmaxf(logits[i + 2], logits[i + 3]));
+    }
+    float decay[2];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      largest[k] = fmaxf(largest[k], __shfl_xor_sync(0xffffffff, largest[k], 1));
+      largest[k] = fmaxf(largest[k], __shfl_xor_sync(0xffffffff, largest[k], 2));
+      const float top = fmaxf(top_[k], largest[k] * scale_);
+      decay[k] = Exp2(top_[k] - top);
+      top_[k] = top;
+      total_[k] *= decay[k];
+    }
+    float added[2] = {0, 0};
+    uint32_t p[16];
+#pragma unroll
+    for (int i = 0; i < 32; i += 2) {
+      const int k = i / 2 % 2;
+      const float x = Exp2(fmaf(logits[i], scale_, -top_[k]));
+      const float y = Exp2(fmaf(logits[i + 1], scale_, -top_[k]));
+      added[k] += x + y;
+      p[i / 2] = PairBits(x, y);
+    }
+#pragma unroll
+    for (int k = 0; k < 2; ++k) total_[k] += added[k];  // Of this thread's keys.
+
+    WaitPhase(SharedAddress(&shared_.p_empty[slot]), parity ^ 1);
+    // Eight rows by eight keys four times: matrix m is for rows 8 (m % 2), keys 8 (m / 2).
+    const uint32_t row = at_.warp * 16 + at_.lane / 8 % 2 * 8 + at_.lane % 8;
+    const uint32_t to = SharedAddress(shared_.p[slot]) + SwizzledOffset(row, at_.lane / 16);
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+      asm volatile(
+          "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to ^ i / 2 << 4),
+          "r"(p[i]), "r"(p[i + 1]), "r"(p[i + 2]), "r"(p[i + 3])
+          : "memory");
+    }
+    if (at_.quarter == 0) {
+      shared_.decay[slot][at_.head] = decay[0];
+      shared_.decay[slot][at_.head + 8] = decay[1];
+    }
+    if (first_) {  // The next one is.
+      WaitPhase(SharedAddress(&shared_.inverse_empty), rows_done_ % 2 ^ 1);
+      ++rows_done_;
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        float total = total_[k];
+        total += __shfl_xor_sync(0xffffffff, total, 1);
+        total += __shfl_xor_sync(0xffffffff, total, 2);
+        const uint32_t head = at_.head + 8 * k;
+        total += Exp2(fmaf(call_.sinks[head], kLog2E, -top_[k]));
+        if (at_.quarter == 0) shared_.inverse[head] = kKeyUnit / total;
+      }
+    }
+    FenceForMatrixUnits();
+    __syncwarp();
+    if (at_.lane == 0) ArriveAt(SharedAddress(&shared_.p_full[slot]));
   }
-  cluster.sync();
-  if (half == rank) Finish(call, shared, list, rank, sums);
+
+  const ProductPlace at_;
+  const AttentionCall& call_;
+  AttentionShared& shared_;
+  const uint32_t rank_;
+  const float scale_;  // Of logits as powers of two, from sums with the keys' unit.
+  const uint32_t peer_received_, peer_full_;
+  uint32_t query_[kSteps][4];
+  float top_[2], total_[2];
+  TileTurn current_, ahead_;
+  uint32_t tile_ = 0, rows_done_ = 0;  // Since the start.
+  bool first_ = true;                  // Of its row.
+  uint32_t now_ = 0, next_ = 0;        // What the tiles under way are.
+  uint32_t row_ = 0;                   // Whose queries there are.
+};
+
+__device__ inline void MakeBarriers(AttentionShared& shared) {
+  for (uint32_t i = 0; i < kTiles; ++i) {
+    InitBarrier(SharedAddress(&shared.tiles.full[i]), kDecodeWarps);
+    InitBarrier(SharedAddress(&shared.tiles.empty[i]), kWarps);
+  }
+  for (uint32_t i = 0; i < 2; ++i) {
+    InitBarrier(SharedAddress(&shared.received_full[i]), 1);
+    InitBarrier(SharedAddress(&shared.p_full[i]), kWarps);
+    InitBarrier(SharedAddress(&shared.p_empty[i]), kWarps);
+  }
+  InitBarrier(SharedAddress(&shared.inverse_empty), kWarps);
+  FenceBarriers();
+  for (uint32_t i = 0; i < 2; ++i) {
+    ArriveExpecting(SharedAddress(&shared.received_full[i]), kLogitBytes);
+  }
+}
+
+__global__ __cluster_dims__(2)
+    __launch_bounds__(kThreads,
+                      1) void MatrixAttention(const __grid_constant__ AttentionCall call) {
+  extern __shared__ __align__(1024) uint8_t raw[];
+  AttentionShared& shared = *reinterpret_cast<AttentionShared*>(raw);
+  const uint32_t rank = ClusterRank(), group = threadIdx.x / kGroup;
+  if (threadIdx.x == 0) MakeBarriers(shared);
+  __syncwarp();
+  ClusterArrive();
+  if (group == 0) {
+    MoreRegisters<kScorerRegisters>();
+    Scorer(call, shared, rank).Run();
+  } else if (group == 1) {
+    MoreRegisters<kAdderRegisters>();
+    ClusterWait();
+    ValueAdder(call, shared, rank).Run();
+  } else {
+    FewerRegisters<kDecoderRegisters>();
+    KeyDecoder decoder(call, shared.tiles, rank, threadIdx.x / 32 - 2 * kWarps);
+    bool waited = false;
+    for (uint32_t row = blockIdx.x / 2; row < call.step.rows; row += gridDim.x / 2) {
+      // Decoders are ahead: the scorer will find the row's queries in the L2.
+      const uint32_t thread = threadIdx.x - 2 * kGroup;
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(call.query +
+                                                    (uint64_t{row} * kHeads + thread / 4) * kDim +
+                                                    rank * kHalfDim + thread % 4 * 64));
+      decoder.Row(row, row + gridDim.x / 2 >= call.step.rows, [&] {
+        if (!waited) ClusterWait();
+        waited = true;
+      });
+    }
+  }
+  // Neither leaves while the other may still send.
+  ClusterArrive();
+  ClusterWait();
+}
+
+// Clusters that run side by side. A launch has no more: each goes from row to row.
+uint32_t ClustersAtOnce() {
+  cudaLaunchAttribute pair = {};
+  pair.id = cudaLaunchAttributeClusterDimension;
+  pair.val.clusterDim = {2, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(2);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = sizeof(AttentionShared);
+  config.attrs = &pair;
+  config.numAttrs = 1;
+  int clusters = 0;
+  if (cudaOccupancyMaxActiveClusters(&clusters, MatrixAttention, &config) != cudaSuccess) {
+    cudaGetLastError();  // Not the launch's.
+  }
+  return static_cast<uint32_t>(std::max(clusters, 1));
 }
 
 }  // namespace
@@ -478,9 +371,11 @@ bool MatrixAttentionFits(const AttentionCall& call) {
 
 cudaError_t LaunchMatrixAttention(const AttentionCall& call, cudaStream_t stream) {
   static const cudaError_t ready = cudaFuncSetAttribute(
-      MatrixAttention, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
+      MatrixAttention, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(AttentionShared));
   if (ready != cudaSuccess) return ready;
-  MatrixAttention<<<2 * call.step.rows, kThreads, sizeof(Shared), stream>>>(call);
+  static const uint32_t clusters = ClustersAtOnce();
+  MatrixAttention<<<2 * std::min(call.step.rows, clusters), kThreads, sizeof(AttentionShared),
+                    stream>>>(call);
   return cudaGetLastError();
 }
 

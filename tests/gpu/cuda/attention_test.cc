@@ -121,6 +121,22 @@ std::vector<uint16_t> RandomBf16(size_t count, float scale, uint64_t seed) {
   return values;
 }
 
+// At most `most` of the entries that a row sees, for each row.
+std::vector<int32_t> RandomSelection(uint32_t first, uint32_t rows, uint32_t most) {
+  Prng prng(9);
+  std::vector<int32_t> selected(rows * 512, -1);
+  for (uint32_t r = 0; r < rows; ++r) {
+    const uint32_t visible = first + r + 1;
+    const uint32_t count = std::min(most, visible);
+    std::vector<int32_t> all(visible);
+    for (uint32_t i = 0; i < visible; ++i) all[i] = static_cast<int32_t>(i);
+    for (uint32_t i = 0; i < count; ++i) std::swap(all[i], all[i + prng.Below(visible - i)]);
+    std::sort(all.begin(), all.begin() + count);
+    std::copy_n(all.begin(), count, selected.begin() + r * 512);
+  }
+  return selected;
+}
+
 TEST_F(V41Shapes, AttentionByTheMatrixUnits) {
   const struct {
     uint32_t first, rows, from, selected;
@@ -129,18 +145,8 @@ TEST_F(V41Shapes, AttentionByTheMatrixUnits) {
   for (const auto& shape : cases) {
     SCOPED_TRACE(std::to_string(shape.rows) + " rows from " + std::to_string(shape.first));
     MakeStep(shape.first, shape.rows, shape.from);
-    Prng prng(9);
-    std::vector<int32_t> selected(shape.rows * 512, -1);
-    for (uint32_t r = 0; r < shape.rows; ++r) {
-      const uint32_t visible = shape.first + r + 1;
-      const uint32_t count = std::min(shape.selected, visible);
-      std::vector<int32_t> all(visible);
-      for (uint32_t i = 0; i < visible; ++i) all[i] = static_cast<int32_t>(i);
-      for (uint32_t i = 0; i < count; ++i) std::swap(all[i], all[i + prng.Below(visible - i)]);
-      std::sort(all.begin(), all.begin() + count);
-      std::copy_n(all.begin(), count, selected.begin() + r * 512);
-    }
-    const OnDevice<int32_t> device_selected(selected);
+    const OnDevice<int32_t> device_selected(
+        RandomSelection(shape.first, shape.rows, shape.selected));
     const OnDevice<uint16_t> query(RandomBf16(size_t{shape.rows} * kHeads * kDim, 0.5f, 3));
     const OnDevice<uint16_t> fast(size_t{shape.rows} * kHeads * kDim);
     const OnDevice<uint16_t> simple(size_t{shape.rows} * kHeads * kDim);
@@ -175,12 +181,52 @@ TEST_F(V41Shapes, AttentionByTheMatrixUnits) {
       norm += w * w;
     }
     EXPECT_LT(std::sqrt(error / norm), 4e-3);
-    // Alone: the same bytes.
+    // Once more, and the first row alone: the same bytes.
     if (shape.rows < 3) continue;
     const OnDevice<uint16_t> again(size_t{shape.rows} * kHeads * kDim);
     call.out = again.data();
     Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
     EXPECT_TRUE(again.Get() == got);
+    const OnDevice<uint16_t> alone(size_t{kHeads} * kDim);
+    call.out = alone.data();
+    call.step.rows = 1;
+    Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
+    const std::vector<uint16_t> first = alone.Get();
+    EXPECT_TRUE(std::equal(first.begin(), first.end(), got.begin()));
+  }
+}
+
+TEST_F(V41Shapes, AttentionTurnsQueriesItself) {
+  constexpr uint32_t kRows = 70;
+  MakeStep(1200, kRows, 0);
+  const OnDevice<int32_t> selected(RandomSelection(1200, kRows, 512));
+  const std::vector<uint16_t> values = RandomBf16(size_t{kRows} * kHeads * kDim, 0.5f, 4);
+  const OnDevice<uint16_t> query(values), turned(values);
+  Must(CudaStatus(LaunchRotateHeads(step_, 0, turned.data(), kHeads, kDim, nullptr), "rotation"));
+  const OnDevice<uint16_t> got(values.size()), want(values.size());
+  const OnDevice<float> sinks(std::vector<float>(kHeads, 0.5f));
+  AttentionCall call{
+      .step = step_,
+      .windows = {.window = 128, .ring_rows = kRing, .code_bytes = 512, .scale_bytes = 16},
+      .entries = entries_,
+      .kv_codes = kv_codes_->data(),
+      .kv_scales = kv_scales_->data(),
+      .selected = selected.data(),
+      .topk = 512,
+      .sinks = sinks.data(),
+      .heads = kHeads,
+      .dim = kDim,
+      .scale = 0.0441941738f};
+  for (const auto launch : {LaunchAttention, LaunchSimpleAttention}) {
+    call.query = turned.data();
+    call.rotate_query = false;
+    call.out = want.data();
+    Must(CudaStatus(launch(call, nullptr), "attention"));
+    call.query = query.data();
+    call.rotate_query = true;
+    call.out = got.data();
+    Must(CudaStatus(launch(call, nullptr), "attention"));
+    EXPECT_TRUE(got.Get() == want.Get());
   }
 }
 
