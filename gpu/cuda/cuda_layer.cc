@@ -125,10 +125,7 @@ absl::Status CudaEngine::Project(uint32_t layer, const HalfStep& half, bool draf
                                .scales = work_.kv_scales.as<uint8_t>(),
                                .ring = spare && !drafts ? &windows : nullptr},
                               stream_.get()));
-  RP_TRY(FromLow(weights.wq_b, work_.query, rows));
-  return CudaStatus(LaunchRotateHeads(half.view, RotationOf(layer), Bits(work_.query),
-                                      config_.heads, config_.head_dim, stream_.get()),
-                    "query rotation");
+  return FromLow(weights.wq_b, work_.query, rows);
 }
 
 absl::Status CudaEngine::FromLow(const OwnedLinear& matrix, const DeviceMemory& y, uint32_t rows) {
@@ -189,30 +186,43 @@ absl::Status CudaEngine::Select(uint32_t layer, const HalfStep& half) {
   const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_head_dim)) /
                                          std::sqrt(static_cast<double>(c.index_heads)));
   const auto piece = static_cast<uint32_t>(std::max<uint64_t>(1, scores_max_ / stride));
-  const auto take = [&](uint32_t row, uint32_t count, bool one_part) -> absl::Status {
+  for (uint32_t row = 0; row < rows; row += piece) {
+    const uint32_t count = std::min(piece, rows - row);
     ScoreCall score{.step = half.view,
                     .entries = EntriesOf(layer),
                     .ratio = plan.ratio,
-                    .row = row,
-                    .rows = count,
-                    .one_part = one_part,
                     .queries = Bits(work_.index_query),
                     .weights = Bits(work_.index_weights),
                     .factor = factor,
                     .heads = c.index_heads,
                     .dim = c.index_head_dim,
-                    .scores = Floats(work_.scores),
                     .stride = inside ? pool : stride};
+    const auto score_rows = [&](uint32_t begin, uint32_t end, bool one_part) {
+      score.row = begin;
+      score.rows = end - begin;
+      score.one_part = one_part;
+      score.scores = Floats(work_.scores) + (begin - row) * score.stride;
+      return CudaStatus(LaunchScores(score, entries, stream_.get()), "index scores");
+    };
     if (inside) {
       score.candidates = work_.candidates.as<uint32_t>() + uint64_t{row} * pool;
       score.candidate_counts = work_.candidate_counts.as<uint32_t>() + row;
     }
-    RP_CUDA_TRY(LaunchScores(score, entries, stream_.get()));
+    // Rows of one sequence share its keys, which pays when it has several.
+    if (inside || half.part_rows_max < kRowsThatShareKeys) {
+      RP_TRY(score_rows(row, row + count, false));
+    } else {
+      for (const DevicePart& part : half.parts) {
+        const uint32_t begin = std::max(part.row, row);
+        const uint32_t end = std::min(part.row + part.rows, row + count);
+        if (begin < end) RP_TRY(score_rows(begin, end, true));
+      }
+    }
     if (plan.writes_pool && pooled_) {
       RP_CUDA_TRY(LaunchPool({.step = half.view,
                               .row = row,
                               .rows = count,
-                              .scores = score.scores,
+                              .scores = Floats(work_.scores),
                               .stride = score.stride,
                               .tops = Floats(work_.tops),
                               .tops_stride = stride / c.candidate_block_size + 1,
@@ -224,24 +234,13 @@ absl::Status CudaEngine::Select(uint32_t layer, const HalfStep& half) {
     }
     select.row = row;
     select.rows = count;
-    select.scores = score.scores;
+    select.scores = Floats(work_.scores);
     select.stride = score.stride;
     select.candidates = score.candidates;
     select.candidate_counts = score.candidate_counts;
     select.room = work_.select_room.data();
     select.entries_max = visible;
-    return CudaStatus(LaunchSelect(select, stream_.get()), "selection");
-  };
-  const auto take_rows = [&](uint32_t begin, uint32_t end, bool one_part) -> absl::Status {
-    for (uint32_t row = begin; row < end; row += piece) {
-      RP_TRY(take(row, std::min(piece, end - row), one_part));
-    }
-    return absl::OkStatus();
-  };
-  // Rows of one sequence share its keys, which pays when it has several.
-  if (inside || half.part_rows_max < kRowsThatShareKeys) return take_rows(0, rows, false);
-  for (const DevicePart& part : half.parts) {
-    RP_TRY(take_rows(part.row, part.row + part.rows, true));
+    RP_CUDA_TRY(LaunchSelect(select, stream_.get()));
   }
   return absl::OkStatus();
 }
@@ -263,7 +262,8 @@ absl::Status CudaEngine::Attend(uint32_t layer, const HalfStep& half, bool draft
       .dim = config_.head_dim,
       .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim))),
       .out = Bits(work_.attended),
-      .drafts = drafts};
+      .drafts = drafts,
+      .rotate_query = true};
   return CudaStatus(LaunchAttention(call, stream_.get()), "attention");
 }
 

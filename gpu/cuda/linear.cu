@@ -168,12 +168,19 @@ __device__ inline void MultiplyManyRows(const LinearCall& call, uint32_t output_
   }
   WgmmaWait<0>();
   __shared__ LargestRoom<kManyRows> rooms[kManyGroups];
+  __syncthreads();  // Nobody reads rows of x any more.
 #pragma unroll
   for (int m = 0; m < kManyTiles; ++m) {
     Keep(a[m]);
     Hold(sums[m]);
     const uint32_t output = work.output + (group * kManyTiles + m) * kTileOutputs;
-    if (real(m)) Store<kManyRows>(call, work, 0, output, sums[m], group, rooms[group]);
+    if (!real(m)) continue;
+    if (call.output == LinearOutput::kFloat) {
+      Store<kManyRows>(call, work, 0, output, sums[m], group, rooms[group]);
+    } else {
+      BarrierOfGroup(group);
+      StoreStaged(call, work, output, sums[m], group, shared + group * kStagedBytes);
+    }
   }
 }
 

@@ -80,8 +80,14 @@ __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void SlicedManyRows(
 #pragma unroll
     for (int i = 0; i < kManyRows / 2; ++i) total[i] += sums[i];
   }
+  __syncthreads();  // Nobody reads rows of x any more.
   if (!real) return;
-  Store<kManyRows>(call, work, 0, work.output + group * kTileOutputs, total, group, rooms[group]);
+  const uint32_t output = work.output + group * kTileOutputs;
+  if (call.output == LinearOutput::kFloat) {
+    Store<kManyRows>(call, work, 0, output, total, group, rooms[group]);
+  } else {
+    StoreStaged(call, work, output, total, group, shared + group * kStagedBytes);
+  }
 }
 
 template <WeightFormat kFormat, int kRows>

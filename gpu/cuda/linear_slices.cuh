@@ -54,8 +54,10 @@ uint32_t SliceSharedBytes(uint32_t slices) {
 // then finished by the blocks by turns.
 template <WeightFormat kFormat, int kRows>
 __device__ inline void MultiplySlicedFewRows(const LinearCall& call) {
-  // Tiles of weights under way: half as many where two blocks share a processor.
-  constexpr int kAhead = (kFormat == WeightFormat::kBf16 ? 2 : 4) / (kRows == 8 ? 2 : 1);
+  // Tiles of weights under way: half as many where two blocks share a processor, or where registers
+  // hold two of them expanded.
+  constexpr int kUnderWay = kRows == 8 ? 0 : 1;
+  constexpr int kAhead = kFormat == WeightFormat::kBf16 ? 1 + kUnderWay : 2;
   constexpr uint32_t kStageBytes = kRows * 128;
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ LargestRoom<8> rooms[kSliceGroups];
@@ -75,36 +77,48 @@ __device__ inline void MultiplySlicedFewRows(const LinearCall& call) {
   for (int i = 0; i < kAhead; ++i) {
     if (slice.begin + i < slice.end) parts.Load(i, &raw[i]);
   }
+  // At a barrier the product before the last may be under way: its stage is not queued over yet.
+  constexpr int kQueued = kSliceStages - 1 - kUnderWay;
 #pragma unroll
-  for (int i = 0; i < kSliceStages - 1; ++i) {
+  for (int i = 0; i < kQueued; ++i) {
     if (slice.begin + i < slice.end) copies.Queue(slice.begin + i, stages + i * kStageBytes);
     CopyCommit();
   }
   float sums[kRows / 2];
 #pragma unroll
   for (float& sum : sums) sum = 0;
-  for (uint32_t round = slice.begin; round < slice.end; round += kAhead) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const uint32_t tile = round + i;
-      if (tile >= slice.end) break;
-      CopyWait<kSliceStages - 2>();
-      FenceForMatrixUnits();
-      BarrierOfGroup(group);
-      const uint32_t next = tile + kSliceStages - 1;
-      if (next < slice.end) {
-        copies.Queue(next, stages + (next - slice.begin) % kSliceStages * kStageBytes);
-      }
-      CopyCommit();
-      uint32_t a[4][4];
-      Expand(raw[i], a);
-      if (tile + kAhead < slice.end) parts.Load(i + kAhead, &raw[i]);
-      const uint32_t at = stages + (tile - slice.begin) % kSliceStages * kStageBytes;
-      MultiplyTile<kRows>(sums, a, SwizzledRows(at), true);
-      WgmmaWait<0>();
-      Keep(a);
+  uint32_t a[kUnderWay + 1][4][4] = {};
+  uint32_t tile = slice.begin;
+  const auto multiply = [&](RawWeights<kFormat>& codes, uint32_t(&of_tile)[4][4]) {
+    CopyWait<kQueued - 1>();
+    FenceForMatrixUnits();
+    BarrierOfGroup(group);
+    const uint32_t next = tile + kQueued;
+    if (next < slice.end) {
+      copies.Queue(next, stages + (next - slice.begin) % kSliceStages * kStageBytes);
     }
-    parts.Skip(kAhead);
+    CopyCommit();
+    Expand(codes, of_tile);
+    const uint32_t at = stages + (tile - slice.begin) % kSliceStages * kStageBytes;
+    MultiplyTile<kRows>(sums, of_tile, SwizzledRows(at), true);
+    if (tile + kAhead < slice.end) parts.Load(kAhead, &codes);
+    parts.Skip(1);
+    ++tile;
+  };
+  while (tile + 2 <= slice.end) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      multiply(raw[i % kAhead], a[i % (kUnderWay + 1)]);
+      WgmmaWait<kUnderWay>();
+      Keep(a[(i + kUnderWay) % (kUnderWay + 1)]);
+    }
+  }
+  WgmmaWait<0>();
+  Keep(a[kUnderWay]);
+  if (tile < slice.end) {
+    multiply(raw[0], a[0]);
+    WgmmaWait<0>();
+    Keep(a[0]);
   }
   Hold(sums);
   CopyWait<0>();

@@ -260,6 +260,8 @@ __device__ inline void BarrierOfGroup(uint32_t group) {
   }
 }
 
+__device__ inline float Silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+
 // Where the warps of a warpgroup exchange the largest values of kColumns rows of y.
 template <int kColumns>
 struct LargestRoom {
@@ -282,10 +284,9 @@ __device__ inline void Store(const LinearCall& call, const Work& work, uint32_t 
       for (int j = 0; j < 2; ++j) {
         const float gate = fminf(RoundBf16(sums[i + j]), call.limit);
         const float up = fminf(fmaxf(RoundBf16(sums[i + 2 + j]), -call.limit), call.limit);
-        const float silu = gate / (1.0f + expf(-gate));
         const bool weighted = call.row_weights != nullptr && row_of(i, j) < work.rows;
         const float weight = weighted ? call.row_weights[work.row + row_of(i, j)] : 1.0f;
-        sums[i + j] = RoundBf16(silu * up * weight);
+        sums[i + j] = RoundBf16(Silu(gate) * up * weight);
         sums[i + 2 + j] = 0;
       }
     }
@@ -347,6 +348,108 @@ __device__ inline void Store(const LinearCall& call, const Work& work, uint32_t 
         } else {
           static_cast<Bf16*>(call.y)[at] = ToBf16(sums[i + 2 * k + j]);
         }
+      }
+    }
+  }
+}
+
+// The same for the 128 rows of a tile, through kStagedBytes of shared memory: there a thread has a
+// row of y to itself, and its code is short. By all warpgroups of a block at once, when `staged` is
+// read no more by any; not for floats.
+constexpr uint32_t kStagedRow = 64 + 8;  // bf16 values; so much apart, rows lie in all banks.
+constexpr uint32_t kStagedBytes = kManyRows * kStagedRow * 2;
+
+struct Eight {
+  __device__ explicit Eight(const uint4& bits) : pairs{bits.x, bits.y, bits.z, bits.w} {}
+  __device__ float operator[](int i) const {
+    return __uint_as_float(i % 2 == 0 ? pairs[i / 2] << 16 : pairs[i / 2] & 0xffff0000u);
+  }
+  uint32_t pairs[4];
+};
+__device__ inline uint4 PackEight(const float (&values)[8]) {
+  uint32_t pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
+    pairs[i] = *reinterpret_cast<const uint32_t*>(&pair);
+  }
+  return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+}
+__device__ inline float LargestOf(const float (&values)[8]) {
+  float largest = 0;
+#pragma unroll
+  for (const float value : values) largest = fmaxf(largest, fabsf(value));
+  return largest;
+}
+
+__device__ inline void StoreStaged(const LinearCall& call, const Work& work, uint32_t first_output,
+                                   const float (&sums)[kManyRows / 2], uint32_t group,
+                                   uint8_t* staged) {
+  const uint32_t thread = threadIdx.x % kGroupThreads, warp = thread / 32, lane = thread % 32;
+  Bf16* const rows = reinterpret_cast<Bf16*>(staged);
+#pragma unroll
+  for (int i = 0; i < kManyRows / 2; i += 4) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      Bf16* const row = rows + (i * 2 + lane % 4 * 2 + j) * kStagedRow + warp * 16 + lane / 4;
+      row[0] = ToBf16(sums[i + j]);
+      row[8] = ToBf16(sums[i + 2 + j]);
+    }
+  }
+  BarrierOfGroup(group);
+  uint4* const mine = reinterpret_cast<uint4*>(rows + thread * kStagedRow);
+  const uint64_t row = uint64_t{work.row} + thread;
+  const bool real = thread < work.rows, swiglu = call.output == LinearOutput::kSwiglu;
+  uint32_t eights = 8, first = first_output;  // What is stored of a row.
+  float largest[2] = {0, 0};                  // Of the groups of quantiser A.
+  if (swiglu) {
+    const float weight = call.row_weights == nullptr || !real ? 1.0f : call.row_weights[row];
+    eights = 4;
+    first = first_output / 2;
+#pragma unroll 1
+    for (uint32_t k = 0; k < 4; ++k) {
+      const Eight a(mine[2 * k]), c(mine[2 * k + 1]);
+      float values[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float gate = fminf(a[i], call.limit);
+        const float up = fminf(fmaxf(c[i], -call.limit), call.limit);
+        values[i] = RoundBf16(Silu(gate) * up * weight);
+      }
+      largest[0] = fmaxf(largest[0], LargestOf(values));
+      mine[k] = PackEight(values);
+    }
+  } else if (call.output == LinearOutput::kRounded) {
+#pragma unroll 1
+    for (uint32_t k = 0; k < 8; ++k) {
+      const Eight bits(mine[k]);
+      float values[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) values[i] = bits[i];
+      largest[k / 4] = fmaxf(largest[k / 4], LargestOf(values));
+    }
+  }
+  const bool round = call.output != LinearOutput::kBf16;
+  const uint32_t outputs = swiglu ? call.matrix.outputs / 2 : call.matrix.outputs;
+  Bf16* const to = static_cast<Bf16*>(call.y) + row * call.y_stride + first;
+#pragma unroll 1
+  for (uint32_t k = 0; real && k < eights; ++k) {
+    uint4 bits = mine[k];
+    if (round) {
+      const Eight before(bits);
+      const uint32_t code = ScaleA(largest[k / 4]);
+      float values[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) values[i] = RoundA(before[i], code);
+      bits = PackEight(values);
+    }
+    if (first + 8 * k + 8 <= outputs && call.y_stride % 8 == 0) {
+      *reinterpret_cast<uint4*>(to + 8 * k) = bits;
+    } else {
+      const Eight values(bits);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (first + 8 * k + i < outputs) to[8 * k + i] = ToBf16(values[i]);
       }
     }
   }

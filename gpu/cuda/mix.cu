@@ -295,7 +295,8 @@ cudaError_t Queue(const MixCall& call, cudaStream_t stream) {
 
 cudaError_t LaunchMix(const MixCall& call, cudaStream_t stream) {
   if (call.rows <= kMixTickets * kFewRows) return Queue<kFewRows>(call, stream);
-  const cudaError_t error = Queue<64>(call, stream);
+  // Few rows a block while that keeps the chip busier.
+  const cudaError_t error = call.rows <= 256 ? Queue<16>(call, stream) : Queue<64>(call, stream);
   if (error != cudaSuccess) return error;
   Finish<<<call.rows, kThreads, 0, stream>>>(call);
   return cudaGetLastError();

@@ -25,6 +25,26 @@ struct SelectRoom {
   uint32_t total;
 };
 
+// By a warp: the highest bucket from which on there are `left` or more, and how many lie above it.
+__device__ void FindBucket(SelectRoom& room, uint32_t left) {
+  constexpr uint32_t kAll = 0xffffffff, kOfLane = 8;
+  const uint32_t lane = threadIdx.x, top = 255 - lane * kOfLane;
+  uint32_t own[kOfLane], sum = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < kOfLane; ++i) sum += own[i] = room.counts[top - i];
+  uint32_t seen = sum;
+  for (uint32_t step = 1; step < 32; step *= 2) {
+    const uint32_t before = __shfl_up_sync(kAll, seen, step);
+    if (lane >= step) seen += before;
+  }
+  if (seen < left || seen - sum >= left) return;
+  seen -= sum;
+  uint32_t i = 0;
+  while (seen + own[i] < left) seen += own[i++];
+  room.bucket = top - i;
+  room.above = seen;
+}
+
 // How many of values[0, count) reach the value that the `wanted`-th largest has: `*above` are
 // larger than it. Returns its order. wanted < count.
 __device__ uint32_t Threshold(const float* values, uint32_t count, uint32_t wanted,
@@ -34,17 +54,17 @@ __device__ uint32_t Threshold(const float* values, uint32_t count, uint32_t want
     for (uint32_t i = threadIdx.x; i < 256; i += kSelectThreads) room.counts[i] = 0;
     __syncthreads();
     const uint32_t mask = shift == 24 ? 0 : 0xffffffffu << (shift + 8);
+#pragma unroll 4
     for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
       const uint32_t order = OrderedOf(values[i]);
-      if ((order & mask) == prefix) atomicAdd(&room.counts[order >> shift & 255], 1);
+      if ((order & mask) != prefix) continue;
+      // Most scores share a few exponents: one of those that meet counts for all.
+      const uint32_t bucket = order >> shift & 255;
+      const uint32_t same = __match_any_sync(__activemask(), bucket);
+      if (threadIdx.x % 32 == __ffs(same) - 1) atomicAdd(&room.counts[bucket], __popc(same));
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-      uint32_t seen = 0, bucket = 255;
-      while (seen + room.counts[bucket] < left) seen += room.counts[bucket--];
-      room.bucket = bucket;
-      room.above = seen;
-    }
+    if (threadIdx.x < 32) FindBucket(room, left);
     __syncthreads();
     prefix |= room.bucket << shift;
     left -= room.above;
@@ -58,31 +78,46 @@ __device__ uint32_t Threshold(const float* values, uint32_t count, uint32_t want
 template <typename Put>
 __device__ void TakeLargest(const float* values, uint32_t count, uint32_t wanted, SelectRoom& room,
                             Put&& put) {
+  constexpr uint32_t kAll = 0xffffffff, kEach = 8;  // Neighbours of a thread at a time.
   uint32_t above = 0;
   const uint32_t threshold = Threshold(values, count, wanted, room, &above);
   uint32_t equal_left = wanted - above;  // Of those equal to it, the first so many.
   uint32_t placed = 0;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (uint32_t begin = 0; begin < count; begin += kSelectThreads) {
-    const uint32_t i = begin + threadIdx.x;
-    const uint32_t order = i < count ? OrderedOf(values[i]) : 0;
-    const bool equal = i < count && order == threshold;
-    const bool larger = i < count && order > threshold;
-    // Both counts in one word: larger in the low half, equal in the high.
-    const uint32_t larger_mask = __ballot_sync(0xffffffff, larger);
-    const uint32_t equal_mask = __ballot_sync(0xffffffff, equal);
-    const uint32_t below = (1u << lane) - 1;
-    if (lane == 0) room.warps[warp] = __popc(larger_mask) | __popc(equal_mask) << 16;
-    __syncthreads();
-    uint32_t before = 0, all = 0;
-    for (uint32_t w = 0; w < kSelectThreads / 32; ++w) {
-      before += w < warp ? room.warps[w] : 0;
-      all += room.warps[w];
+  // Both counts in one word: larger in the low half, equal in the high.
+  const auto scanned = [&](uint32_t counts) {
+    for (uint32_t step = 1; step < 32; step *= 2) {
+      const uint32_t before = __shfl_up_sync(kAll, counts, step);
+      if (lane >= step) counts += before;
     }
-    const uint32_t equal_before = (before >> 16) + __popc(equal_mask & below);
-    const uint32_t larger_before = (before & 0xffff) + __popc(larger_mask & below);
-    if (larger || (equal && equal_before < equal_left)) {
-      put(i, placed + larger_before + min(equal_before, equal_left));
+    return counts;
+  };
+  for (uint32_t begin = 0; begin < count; begin += kSelectThreads * kEach) {
+    const uint32_t first = begin + threadIdx.x * kEach;
+    uint32_t orders[kEach], own = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < kEach; ++k) {
+      orders[k] = first + k < count ? OrderedOf(values[first + k]) : 0;
+      const bool equal = orders[k] == threshold && first + k < count;
+      own += (orders[k] > threshold ? 1u : 0u) + (equal ? 1u << 16 : 0u);
+    }
+    const uint32_t in_warp = scanned(own);
+    if (lane == 31) room.warps[warp] = in_warp;
+    __syncthreads();
+    const uint32_t of_warps = scanned(room.warps[lane]);
+    const uint32_t all = __shfl_sync(kAll, of_warps, 31);
+    const uint32_t warps_before = __shfl_sync(kAll, of_warps, warp == 0 ? 0 : warp - 1);
+    const uint32_t before = in_warp - own + (warp == 0 ? 0 : warps_before);
+    uint32_t larger_before = before & 0xffff, equal_before = before >> 16;
+#pragma unroll
+    for (uint32_t k = 0; k < kEach; ++k) {
+      const bool larger = orders[k] > threshold;
+      const bool equal = orders[k] == threshold && first + k < count;
+      if (larger || (equal && equal_before < equal_left)) {
+        put(first + k, placed + larger_before + min(equal_before, equal_left));
+      }
+      larger_before += larger ? 1 : 0;
+      equal_before += equal ? 1 : 0;
     }
     const uint32_t equal_taken = min(all >> 16, equal_left);
     placed += (all & 0xffff) + equal_taken;
@@ -203,21 +238,33 @@ __global__ __launch_bounds__(kSelectThreads) void SelectCollected(SelectCall cal
   uint32_t above = 0;
   const uint32_t threshold =
       count == call.topk ? 0 : Threshold(values, count, call.topk, room, &above);
-  // Those above the threshold, and of its equals the first places: by counting, as they are few.
+  // Those above the threshold, and of its equals, which are few, the first places.
+  __shared__ uint64_t equals[kSelectThreads];
   const uint32_t equal_wanted = call.topk - above;
-  if (threadIdx.x == 0) room.total = 0;
+  if (threadIdx.x == 0) room.total = room.bucket = 0;
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
     const uint32_t order = static_cast<uint32_t>(ranks[i] >> 32);
-    bool take = count == call.topk || order > threshold;
-    if (!take && order == threshold) {
-      uint32_t before = 0;
-      for (uint32_t k = 0; k < count; ++k) {
-        before += static_cast<uint32_t>(ranks[k] >> 32) == threshold && ranks[k] > ranks[i] ? 1 : 0;
-      }
-      take = before < equal_wanted;
+    if (count == call.topk || order > threshold) {
+      taken[atomicAdd(&room.total, 1)] = 0xffffffffu - static_cast<uint32_t>(ranks[i]);
+    } else if (order == threshold) {
+      const uint32_t at = atomicAdd(&room.bucket, 1);
+      if (at < kSelectThreads) equals[at] = ranks[i];
     }
-    if (take) taken[atomicAdd(&room.total, 1)] = 0xffffffffu - static_cast<uint32_t>(ranks[i]);
+  }
+  __syncthreads();
+  const uint32_t equal_count = room.bucket;
+  if (equal_count > kSelectThreads) {
+    __syncthreads();
+    TakeLargest(scores, visible, call.topk, room, put);
+    return;
+  }
+  if (threadIdx.x < equal_count && count != call.topk) {
+    uint32_t before = 0;
+    for (uint32_t k = 0; k < equal_count; ++k) before += equals[k] > equals[threadIdx.x] ? 1 : 0;
+    if (before < equal_wanted) {
+      taken[atomicAdd(&room.total, 1)] = 0xffffffffu - static_cast<uint32_t>(equals[threadIdx.x]);
+    }
   }
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < call.topk; i += kSelectThreads) {
@@ -228,24 +275,31 @@ __global__ __launch_bounds__(kSelectThreads) void SelectCollected(SelectCall cal
   }
 }
 
-// Candidates of a row: the entries of the best blocks, the newest block always among them.
-__global__ __launch_bounds__(kSelectThreads) void Pool(PoolCall call) {
-  __shared__ SelectRoom room;
-  const uint32_t in_call = blockIdx.x, row = call.row + in_call;
-  const uint32_t visible = call.step.positions[row] + 1;
+// Of a row's blocks the best scores; the newest block comes before all others.
+__global__ void BlockTops(PoolCall call) {
+  const uint32_t in_call = blockIdx.y;
+  const uint32_t visible = call.step.positions[call.row + in_call] + 1;
   const uint32_t blocks = (visible + call.block - 1) / call.block;
   const float* scores = call.scores + uint64_t{in_call} * call.stride;
-  float* tops = call.tops + uint64_t{in_call} * call.tops_stride;
-  uint32_t* candidates = call.candidates + uint64_t{row} * call.blocks_max * call.block;
-  for (uint32_t b = threadIdx.x; b < blocks; b += kSelectThreads) {
+  for (uint32_t b = blockIdx.x * blockDim.x + threadIdx.x; b < blocks;
+       b += gridDim.x * blockDim.x) {
     float top = INFINITY;
     if (b + 1 < blocks) {
       top = scores[b * call.block];
       for (uint32_t i = 1; i < call.block; ++i) top = fmaxf(top, scores[b * call.block + i]);
     }
-    tops[b] = top;
+    call.tops[uint64_t{in_call} * call.tops_stride + b] = top;
   }
-  __syncthreads();
+}
+
+// Candidates of a row: the entries of the best blocks.
+__global__ __launch_bounds__(kSelectThreads) void Pool(PoolCall call) {
+  __shared__ SelectRoom room;
+  const uint32_t in_call = blockIdx.x, row = call.row + in_call;
+  const uint32_t visible = call.step.positions[row] + 1;
+  const uint32_t blocks = (visible + call.block - 1) / call.block;
+  const float* tops = call.tops + uint64_t{in_call} * call.tops_stride;
+  uint32_t* candidates = call.candidates + uint64_t{row} * call.blocks_max * call.block;
   const uint32_t taken = min(blocks, call.blocks_max);
   // The last block is among them, and alone may be short.
   if (threadIdx.x == 0) {
@@ -289,6 +343,11 @@ cudaError_t LaunchSelect(const SelectCall& call, cudaStream_t stream) {
 
 cudaError_t LaunchPool(const PoolCall& call, cudaStream_t stream) {
   if (call.rows == 0) return cudaSuccess;
+  constexpr uint32_t kThreads = 256, kMultiprocessors = 132;
+  const uint64_t blocks = (call.stride / call.block + kThreads) / kThreads;
+  const auto across = static_cast<uint32_t>(
+      min(blocks, static_cast<uint64_t>(max(1u, 4 * kMultiprocessors / call.rows))));
+  BlockTops<<<dim3(across, call.rows), kThreads, 0, stream>>>(call);
   Pool<<<call.rows, kSelectThreads, 0, stream>>>(call);
   return cudaGetLastError();
 }
