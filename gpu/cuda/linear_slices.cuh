@@ -101,6 +101,11 @@ __device__ inline void MultiplySlicedFewRows(const LinearCall& call) {
     Expand(codes, of_tile);
     const uint32_t at = stages + (tile - slice.begin) % kSliceStages * kStageBytes;
     MultiplyTile<kRows>(sums, of_tile, SwizzledRows(at), true);
+    // bf16 is taken as it is loaded: the same registers may hold both.
+    if constexpr (kUnderWay == 0) {
+      WgmmaWait<0>();
+      Keep(of_tile);
+    }
     if (tile + kAhead < slice.end) parts.Load(kAhead, &codes);
     parts.Skip(1);
     ++tile;
