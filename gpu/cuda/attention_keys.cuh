@@ -19,7 +19,7 @@ constexpr uint32_t kHalfDim = kDim / 2;
 constexpr uint32_t kBlockBytes = 64 * 128;                    // 64 rows of 64 values.
 constexpr uint32_t kTileBytes = kHalfDim / 64 * kBlockBytes;  // 32 KiB.
 constexpr uint32_t kDecodeWarps = 8, kKeysOfWarp = kKeys / kDecodeWarps;
-constexpr uint32_t kTiles = 5;  // In bf16; `Shared` has room for no more.
+constexpr uint32_t kTiles = 4;  // In bf16; `AttentionShared` has room for no more.
 constexpr uint32_t kRawTiles = 2;
 constexpr uint32_t kRawKeyBytes = kHalfDim / 2 + kHalfDim / 16;  // Codes, then scales.
 constexpr float kKeyUnit = 256;

@@ -16,6 +16,7 @@ constexpr uint32_t kLogitBytes = kHeads * kKeys * sizeof(float);
 
 struct AttentionShared {
   float4 received[2][kKeys / 8][kGroup];  // The other block's sums, thread by thread.
+  float4 sent[2][kKeys / 8][kGroup];      // This block's, on their way there.
   uint8_t p[2][kBlockBytes];              // [heads][keys], bf16.
   KeyTiles tiles;
   float decay[2][kHeads];  // What the sums before a tile are multiplied by.

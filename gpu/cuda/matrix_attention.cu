@@ -47,7 +47,7 @@ class Scorer {
         shared_(shared),
         rank_(rank),
         scale_(call.scale * (kKeyUnit * kLog2E)),
-        peer_received_(PeerAddress(SharedAddress(&shared.received[0][0][at_.thread]), 1 - rank)),
+        peer_received_(PeerAddress(SharedAddress(shared.received), 1 - rank)),
         peer_full_(PeerAddress(SharedAddress(shared.received_full), 1 - rank)) {}
 
   // Logits of a tile are sent while those of the tile before become probabilities, and the products
@@ -152,13 +152,19 @@ class Scorer {
     ahead_.Next();
     return is;
   }
-  // Sums to the other block.
+  // Sums to the other block, as one copy. Those that lay in the slot before have arrived: the other
+  // block has sent its own of the next tile since.
   __device__ __forceinline__ void Send(float (&sums)[32], uint32_t slot) {
 #pragma unroll
     for (uint32_t i = 0; i < kKeys / 8; ++i) {
-      SendAsync(peer_received_ + (slot * (kKeys / 8) + i) * kGroup * sizeof(float4), sums[4 * i],
-                sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3],
-                peer_full_ + slot * sizeof(uint64_t));
+      shared_.sent[slot][i][at_.thread] =
+          make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
+    }
+    FenceForMatrixUnits();  // And for copies.
+    GroupBarrier<1>(kGroup);
+    if (at_.thread == 0) {
+      CopyToPeer(peer_received_ + slot * kLogitBytes, SharedAddress(shared_.sent[slot]),
+                 kLogitBytes, peer_full_ + slot * sizeof(uint64_t));
     }
   }
 

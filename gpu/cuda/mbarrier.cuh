@@ -61,13 +61,12 @@ __device__ inline uint32_t PeerAddress(uint32_t address, uint32_t rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(address), "r"(rank));
   return peer;
 }
-// To a peer's memory; its barrier counts the bytes.
-__device__ inline void SendAsync(uint32_t to, float a, float b, float c, float d,
-                                 uint32_t barrier) {
+// From this block's memory to a peer's, whose barrier counts the bytes.
+__device__ inline void CopyToPeer(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
-      "[%5];" ::"r"(to),
-      "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier)
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(to),
+      "r"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
 // Of all threads of both blocks.

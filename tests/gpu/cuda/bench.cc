@@ -29,12 +29,14 @@ constexpr uint32_t kHidden = 5120, kInner = 2304, kHeads = 64, kDim = 512, kTopk
 
 void Check(cudaError_t error) { Must(CudaStatus(error, "bench")); }
 
-// Median seconds of a launch, by events around it; warmed up first.
+// Median seconds of a launch, by events around it; warmed up first. The device is busy while it is
+// queued, so that the host's time is not in it.
 double Seconds(cudaStream_t stream, const std::function<void(int turn)>& launch, int turns = 21) {
   const Event begin = Must(Event::Create(true)), end = Must(Event::Create(true));
   for (int i = 0; i < 3; ++i) launch(i);
   std::vector<float> all;
   for (int i = 0; i < turns; ++i) {
+    KeepBusy(50'000, stream);
     Check(cudaEventRecord(begin.get(), stream));
     launch(i);
     Check(cudaEventRecord(end.get(), stream));
