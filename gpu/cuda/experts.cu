@@ -23,8 +23,7 @@ constexpr uint32_t kRowThreads = 128, kThreads = kRouteRows * kRowThreads;
 static_assert(kThreads == kSliceThreads);
 
 __device__ inline float Affinity(float logit) {
-  const double x = logit;
-  return static_cast<float>(sqrt(x > 20 ? x : log1p(exp(x))));
+  return sqrtf(logit > 20 ? logit : log1pf(expf(logit)));
 }
 
 // By a warp: the best of a row's ranks, in [experts].

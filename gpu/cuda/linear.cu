@@ -7,6 +7,9 @@ namespace {
 
 constexpr int kFewGroups = 2;
 constexpr int kFewStageTiles = 4;  // One barrier for so many tiles of inputs.
+// Tiles of weights that registers hold ahead are less than HBM takes: so many ahead come into L2.
+template <WeightFormat kFormat>
+constexpr int kFewPrefetch = kFormat == WeightFormat::kFp4 ? 2 * kFewStageTiles : 0;
 template <int kRows>
 constexpr int kFewStages = kRows <= 16 ? 4 : 3;
 
@@ -60,12 +63,14 @@ __device__ inline void MultiplyFewRows(const LinearCall& call, uint32_t row_tile
     __syncthreads();
     queue();
     const bool more = left >= 2 * kFewStageTiles;
+    const bool far = left >= kFewStageTiles + kFewPrefetch<kFormat>;
     const uint64_t rows = SwizzledRows(at);
 #pragma unroll
     for (int i = 0; i < kFewStageTiles; ++i) {
       uint32_t(&now)[4][4] = a[i % (kUnderWay + 1)];
       Expand(raw[i % kAhead], now);
       if (i + kAhead < kFewStageTiles || more) parts.Load(i + kAhead, &raw[i % kAhead]);
+      if (kFewPrefetch < kFormat >> 0 && far) parts.Prefetch(i + kFewPrefetch<kFormat>);
       MultiplyTile<kRows>(sums, now, FurtherOn(rows, i * kTileBytes), true);
       WgmmaWait<kUnderWay>();
       Keep(a[(i + kUnderWay) % (kUnderWay + 1)]);

@@ -86,7 +86,6 @@ __device__ void SplitMixes(const MixCall& call, uint32_t row, float sum) {
   constexpr uint32_t kAll = 0xffffffff;
   const uint32_t lane = threadIdx.x % 32;
   const MixWeights& w = call.mix;
-  float* const post = call.post + row * kCopies;
   const float squares = __shfl_sync(kAll, sum, kStreamSquares);
   const float mean = squares / static_cast<float>(kCopies * call.shape.hidden);
   const float rms = 1.0f / sqrtf(mean + call.shape.eps);
@@ -94,31 +93,26 @@ __device__ void SplitMixes(const MixCall& call, uint32_t row, float sum) {
   const uint32_t kind = mix < kCopies ? 0 : mix < 2 * kCopies ? 1 : 2;
   const float m = __fadd_rn(__fmul_rn(__fmul_rn(sum, rms), w.scale[kind]), w.base[mix]);
   if (lane < kCopies) call.pre_next[row * kCopies + lane] = Sigmoid(m) + w.eps;
-  if (lane >= kCopies && lane < 2 * kCopies) post[lane - kCopies] = 2.0f * Sigmoid(m);
-
-  // Lanes 8 to 23 hold C, row-major; all lanes take part in the shuffles.
-  const uint32_t i = lane >= 8 && lane < 24 ? lane - 8 : 0;
-  const uint32_t begin = 8 + i / 4 * 4, column = 8 + i % 4;
-  float c = m;
-  const auto row_value = [&](uint32_t k) { return __shfl_sync(kAll, c, begin + k); };
-  const auto row_sum = [&] {
-    const float c0 = row_value(0), c1 = row_value(1), c2 = row_value(2), c3 = row_value(3);
-    return ((c0 + c1) + c2) + c3;
-  };
-  const auto column_sum = [&] {
-    const float c0 = __shfl_sync(kAll, c, column), c1 = __shfl_sync(kAll, c, column + 4);
-    const float c2 = __shfl_sync(kAll, c, column + 8), c3 = __shfl_sync(kAll, c, column + 12);
-    return ((c0 + c1) + c2) + c3;
-  };
-  const float c0 = row_value(0), c1 = row_value(1), c2 = row_value(2), c3 = row_value(3);
-  const float top = fmaxf(fmaxf(c0, c1), fmaxf(c2, c3));
-  c = expf(c - top);
-  c = c / row_sum() + w.eps;
-  for (uint32_t turn = 0; turn < w.iterations; ++turn) {
-    if (turn > 0) c = c / (row_sum() + w.eps);
-    c = c / (column_sum() + w.eps);
+  if (lane >= kCopies && lane < 2 * kCopies) {
+    call.post[row * kCopies + lane - kCopies] = 2.0f * Sigmoid(m);
   }
-  if (lane >= 8 && lane < 24) call.comb[row * kCopies * kCopies + lane - 8] = c;
+
+  // Lanes 0 to 15 hold C, row-major, and the others the same again.
+  float c = __shfl_sync(kAll, m, 2 * kCopies + lane % 16);
+  const auto over = [&](uint32_t step, auto&& join) {  // Lanes `step` and 2 step apart.
+    const float two = join(c, __shfl_xor_sync(kAll, c, step));
+    return join(two, __shfl_xor_sync(kAll, two, 2 * step));
+  };
+  const auto sum_of_row = [&] { return over(1, [](float a, float b) { return a + b; }); };
+  const auto sum_of_column = [&] { return over(4, [](float a, float b) { return a + b; }); };
+  const float top = over(1, [](float a, float b) { return fmaxf(a, b); });
+  c = expf(c - top);
+  c = c / sum_of_row() + w.eps;
+  for (uint32_t turn = 0; turn < w.iterations; ++turn) {
+    if (turn > 0) c = __fdividef(c, sum_of_row() + w.eps);
+    c = __fdividef(c, sum_of_column() + w.eps);
+  }
+  if (lane < 16) call.comb[row * kCopies * kCopies + lane] = c;
 }
 
 // By a block, when the sums of all tiles are there: one warp splits the mixes, the others give x.

@@ -20,9 +20,9 @@ __global__ void Read(const uint4* from, uint64_t count, uint32_t* sink) {
 }
 constexpr uint32_t kBlocks = 132 * 8;
 
-__global__ void Wait(uint32_t nanoseconds) {
+__global__ void Wait(uint32_t cycles) {
   const uint64_t begin = clock64();
-  while (clock64() - begin < nanoseconds) __nanosleep(1000);
+  while (clock64() - begin < cycles) __nanosleep(1000);
 }
 
 }  // namespace
@@ -30,7 +30,5 @@ __global__ void Wait(uint32_t nanoseconds) {
 void ReadAll(const void* from, uint64_t bytes, uint32_t* sink, cudaStream_t stream) {
   Read<<<kBlocks, kThreads, 0, stream>>>(static_cast<const uint4*>(from), bytes / 16, sink);
 }
-void KeepBusy(uint32_t nanoseconds, cudaStream_t stream) {
-  Wait<<<1, 1, 0, stream>>>(nanoseconds);
-}
+void KeepBusy(uint32_t cycles, cudaStream_t stream) { Wait<<<1, 1, 0, stream>>>(cycles); }
 }  // namespace reprise::engine::cuda::bench
