@@ -121,9 +121,11 @@ class KeysInOrder {
     InRegister(scales_);
     InRegister(blocks_);
     if (blockIdx.x < tiles) block_ = Block(blockIdx.x);
+    if (blockIdx.x + gridDim.x < tiles) next_ = Block(blockIdx.x + gridDim.x);
   }
-  // Of a tile, and `next` is loaded next if there is that one.
-  __device__ void Load(uint32_t tile, uint32_t next, uint32_t tiles, RawKeys* raw) {
+  // Tile after tile, `apart` of one another. The next one comes into the L2 meanwhile: registers
+  // have too little under way.
+  __device__ void Load(uint32_t tile, uint32_t apart, uint32_t tiles, RawKeys* raw) {
     const uint32_t in_block = tile & in_block_;
     const uint8_t* codes = block_ + (codes_ + in_block * (kTileKeys * kKeyCodeBytes));
     const uint8_t* scales = block_ + (scales_ + in_block * (kTileKeys * kKeyScaleBytes));
@@ -132,7 +134,13 @@ class KeysInOrder {
       raw->codes[i] = __ldg(reinterpret_cast<const uint4*>(codes + i * 8 * kKeyCodeBytes));
       raw->scales[i] = __ldg(scales + i * 8 * kKeyScaleBytes);
     }
-    if (next < tiles) block_ = Block(next);
+    if (tile + apart >= tiles) return;
+    block_ = next_;
+    const uint8_t* ahead =
+        block_ + (codes_ + (tile + apart & in_block_) * (kTileKeys * kKeyCodeBytes));
+    PrefetchL2(ahead);
+    PrefetchL2(ahead + 8 * kKeyCodeBytes);
+    if (tile + 2 * apart < tiles) next_ = Block(tile + 2 * apart);
   }
 
  private:
@@ -142,9 +150,10 @@ class KeysInOrder {
     return reinterpret_cast<const uint8_t*>(blocks_[tile >> shift_]);
   }
   std::byte* const* blocks_;
-  uint32_t shift_, in_block_;  // Tiles of a block, as a power of two, and less one.
-  uint32_t codes_, scales_;    // Of this thread's first key, in a block.
-  const uint8_t* block_ = nullptr;
+  uint32_t shift_, in_block_;       // Tiles of a block, as a power of two, and less one.
+  uint32_t codes_, scales_;         // Of this thread's first key, in a block.
+  const uint8_t* block_ = nullptr;  // Of the tile that is loaded next,
+  const uint8_t* next_ = nullptr;   // and of the one after it.
 };
 
 // Any keys: of candidates, or in blocks of other shapes.
@@ -250,7 +259,7 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScore
   uint32_t tile = blockIdx.x, apart = gridDim.x;
   InRegister(apart);
   RawKeys raw;
-  if (tile < tiles) keys.Load(tile, tile + apart, tiles, &raw);
+  if (tile < tiles) keys.Load(tile, apart, tiles, &raw);
 
     // Eight values at a time: the first four and the others make the pairs.
 #pragma unroll
@@ -305,7 +314,7 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScore
         ExpandKeys(words[word], factor, to);
       }
     }
-    if (tile + apart < tiles) keys.Load(tile + apart, tile + 2 * apart, tiles, &raw);
+    if (tile + apart < tiles) keys.Load(tile + apart, apart, tiles, &raw);
     float sums[kColumns / 2];
 #pragma unroll
     for (auto& step : a) Hold(step);
@@ -319,7 +328,7 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScore
     WgmmaWait<0>();
     Keep(a);
     Hold(sums);
-    float score[kRows][2];  // Of two keys, over this thread's columns.
+    float score[kRows == 1 ? 1 : 4][2] = {};  // Of two keys, over this thread's columns.
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -354,7 +363,7 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScore
 
 template <int kRows, bool kInOrder>
 cudaError_t LaunchMatrixScores(const ScoreCall& call, uint32_t entries_max, cudaStream_t stream) {
-  static_assert(kRows == 1 || kRows == 4);
+  static_assert(kRows == 1 || kRows == 3 || kRows == 4);
   constexpr uint32_t kBlocks = 132 * ScoreBlocks(kRows, kInOrder);  // As many as run at once.
   const uint32_t rows = (call.rows + kRows - 1) / kRows;
   const uint32_t tiles = (entries_max + kTileKeys - 1) / kTileKeys;
@@ -381,6 +390,9 @@ cudaError_t LaunchScores(const ScoreCall& call, uint32_t entries_max, cudaStream
     const bool shared_keys =
         call.one_part && call.rows >= kRowsThatShareKeys && call.candidates == nullptr;
     if (shared_keys) {
+      // Blocks of three rows where those of four would compute more that nobody wants.
+      const bool threes = (call.rows + 2) / 3 * 3 < (call.rows + 3) / 4 * 4;
+      if (threes && in_order) return LaunchMatrixScores<3, true>(call, entries_max, stream);
       return in_order ? LaunchMatrixScores<4, true>(call, entries_max, stream)
                       : LaunchMatrixScores<4, false>(call, entries_max, stream);
     }
