@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "gpu/engine/loaded_model.h"
+#include "gpu/backends/loaded_model.h"
 #include "protocol/identity/manifest.h"
 #include "server/api/chat_format.h"
 #include "server/api/session_book.h"
