@@ -9,7 +9,7 @@
 // The CUDA backend as far as this build has it: cuda_backend.cc, or no_cuda_backend.cc.
 namespace reprise::engine {
 
-// UNAVAILABLE, with what to do, where there is none.
+// FAILED_PRECONDITION, with what to do, where there is none.
 absl::StatusOr<std::unique_ptr<Engine>> MakeCudaEngine(const ModelGeometry& geometry,
                                                        const Checkpoint& checkpoint,
                                                        const std::vector<uint32_t>& engram_map,

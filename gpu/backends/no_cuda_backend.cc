@@ -4,7 +4,7 @@ namespace reprise::engine {
 namespace {
 
 absl::Status NotBuilt() {
-  return Unavailable(
+  return FailedPrecondition(
       "this program was built without the CUDA backend; build it with the preset cuda (cmake "
       "--preset cuda, with nvcc 13), for a GPU of compute capability 9.0");
 }

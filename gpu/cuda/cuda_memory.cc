@@ -27,16 +27,18 @@ class CudaSlots final : public KvSlots {
   }
   absl::StatusOr<bool> LoadDone(uint64_t number) override { return pool_.loads().Done(number); }
   absl::StatusOr<bool> StoreDone(uint64_t number) override { return pool_.stores().Done(number); }
+  absl::Status Clear(std::span<const uint32_t> slots) override {
+    for (const uint32_t slot : slots) {
+      RP_CUDA_TRY(cudaMemsetAsync(pool_.data(slot), 0, pool_.slot_bytes(), pool_.steps().stream()));
+    }
+    return absl::OkStatus();
+  }
 
  private:
   HbmPool pool_;
 };
 
 }  // namespace
-
-CudaMemory::~CudaMemory() {
-  for (std::byte* host : pinned_) cudaHostUnregister(host);
-}
 
 absl::Status CudaMemory::MakeCurrent() const {
   return CudaStatus(cudaSetDevice(device_), "choosing the GPU for a thread");
@@ -70,11 +72,12 @@ absl::Status CudaMemory::Copy(std::span<const MemoryCopy> copies) {
   return CudaStatus(cudaStreamSynchronize(compute_), "copies");
 }
 
-absl::Status CudaMemory::Pin(std::span<std::byte> host) {
+absl::StatusOr<EngineBuffer> CudaMemory::Pin(std::span<std::byte> host) {
   RP_TRY(MakeCurrent());
-  RP_CUDA_TRY(cudaHostRegister(host.data(), host.size(), cudaHostRegisterDefault));
-  pinned_.push_back(host.data());
-  return absl::OkStatus();
+  RP_CUDA_TRY(cudaHostRegister(host.data(), host.size(), cudaHostRegisterPortable));
+  return EngineBuffer(
+      host.data(), host.size(), [](std::byte* memory, void*) { cudaHostUnregister(memory); },
+      nullptr);
 }
 
 absl::StatusOr<std::unique_ptr<KvSlots>> CudaMemory::MakeSlots(uint64_t slot_bytes,

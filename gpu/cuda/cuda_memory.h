@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "gpu/engine/engine_memory.h"
 
@@ -16,10 +15,6 @@ class CudaMemory final : public EngineMemory {
  public:
   // `compute`: the stream that steps run on; must outlive it.
   CudaMemory(int device, cudaStream_t compute) : device_(device), compute_(compute) {}
-  ~CudaMemory() override;
-  CudaMemory(const CudaMemory&) = delete;
-  CudaMemory& operator=(const CudaMemory&) = delete;
-
   // The calling thread's work goes to this device from now on.
   absl::Status MakeCurrent() const;
 
@@ -27,13 +22,12 @@ class CudaMemory final : public EngineMemory {
   uint64_t free_bytes() const override;
   absl::StatusOr<EngineBuffer> Allocate(uint64_t bytes) override;
   absl::Status Copy(std::span<const MemoryCopy> copies) override;
-  absl::Status Pin(std::span<std::byte> host) override;
+  absl::StatusOr<EngineBuffer> Pin(std::span<std::byte> host) override;
   absl::StatusOr<std::unique_ptr<KvSlots>> MakeSlots(uint64_t slot_bytes, uint32_t slots) override;
 
  private:
   int device_;
   cudaStream_t compute_;
-  std::vector<std::byte*> pinned_;
 };
 
 }  // namespace reprise::engine::cuda

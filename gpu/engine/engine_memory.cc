@@ -32,7 +32,7 @@ class OrdinaryMemory final : public EngineMemory {
     }
     return absl::OkStatus();
   }
-  absl::Status Pin(std::span<std::byte>) override { return absl::OkStatus(); }
+  absl::StatusOr<EngineBuffer> Pin(std::span<std::byte>) override { return EngineBuffer(); }
   absl::StatusOr<std::unique_ptr<KvSlots>> MakeSlots(uint64_t, uint32_t) override {
     RP_CHECK(false);  // Nothing is copied: blocks are read where the store has them.
   }

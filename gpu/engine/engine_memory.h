@@ -13,7 +13,7 @@
 // CUDA.
 namespace reprise::engine {
 
-// Owns memory that an engine handed out; must not outlive the engine. Any thread, one at a time.
+// Owns memory that an engine handed out, or holds host memory pinned; must not outlive the engine. Any thread, one at a time.
 class EngineBuffer {
  public:
   using Free = void (*)(std::byte* data, void* owner);
@@ -67,9 +67,9 @@ class EngineMemory {
   virtual absl::StatusOr<EngineBuffer> Allocate(uint64_t bytes) = 0;
   // Blocks until all are done. No copy's target may overlap anything of another.
   virtual absl::Status Copy(std::span<const MemoryCopy> copies) = 0;
-  // Host memory that much will be copied to and from: makes copies faster. It must stay until the
-  // engine is gone.
-  virtual absl::Status Pin(std::span<std::byte> host) = 0;
+  // Host memory that much will be copied to and from: makes copies faster, and lets those of slots
+  // run beside steps. Pinned as long as the result lives, which must go first.
+  virtual absl::StatusOr<EngineBuffer> Pin(std::span<std::byte> host) = 0;
   // REQUIRES: not host().
   virtual absl::StatusOr<std::unique_ptr<KvSlots>> MakeSlots(uint64_t slot_bytes,
                                                              uint32_t slots) = 0;

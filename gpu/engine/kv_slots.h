@@ -20,7 +20,7 @@ struct SlotCopy {
 // engine's calls. Who uses which slot is for others to decide. One thread: the engine's.
 //
 // Copies of one direction are done in the order in which they were queued: number n is done when
-// all before it are; numbers begin at 1. A load must not be queued for a slot that a call is
+// all before it are; numbers begin at 1, and 0 is always done. A load must not be queued for a slot that a call is
 // reading. The host memory of a store may be read once it is done, that of a load written to. An
 // error of a copy is one of the device: the engine cannot go on.
 class KvSlots {
@@ -37,6 +37,8 @@ class KvSlots {
   virtual absl::StatusOr<uint64_t> Store(std::span<const SlotCopy> copies) = 0;
   virtual absl::StatusOr<bool> LoadDone(uint64_t number) = 0;
   virtual absl::StatusOr<bool> StoreDone(uint64_t number) = 0;
+  // Zeroed before the engine's next call or copy. REQUIRES: nothing is queued for them.
+  virtual absl::Status Clear(std::span<const uint32_t> slots) = 0;
 };
 
 }  // namespace reprise::engine
