@@ -131,9 +131,10 @@ constexpr std::array kFields = {
     Field{"engine.model", Text{At<&Config::engine, &Config::Engine::model>},
           "Model to serve text from: nano, or a folder with config.json, a checkpoint and a "
           "tokenizer. Empty: no engine, the daemon keeps blocks for others."},
-    Field{"engine.device", Text{At<&Config::engine, &Config::Engine::device>},
-          "What the model runs on: cpu; cuda, or cuda:N, a GPU of compute capability 9.0 (in builds "
-          "of the preset cuda); auto: a GPU where there is one."},
+    Field{
+        "engine.device", Text{At<&Config::engine, &Config::Engine::device>},
+        "What the model runs on: cpu; cuda, or cuda:N, a GPU of compute capability 9.0 (in builds "
+        "of the preset cuda); auto: a GPU where there is one."},
     Field{"engine.hbm_bytes", Size{At<&Config::engine, &Config::Engine::hbm_bytes>},
           "HBM for blocks, on a GPU. 0B: what weights and windows leave, less a twentieth."},
     Field{"engine.threads", Count{At<&Config::engine, &Config::Engine::threads>},

@@ -45,8 +45,8 @@ struct ServingMetrics {
   uint32_t sessions = 0;
   uint32_t buffers = 0, buffers_reserved = 0;  // Blocks of active sequences.
   HbmMetrics hbm;
-  double seconds_per_row = 0;                  // Of a prompt, measured lately.
-  double load_bytes_per_second = 0;            // From SSD, measured lately.
+  double seconds_per_row = 0;        // Of a prompt, measured lately.
+  double load_bytes_per_second = 0;  // From SSD, measured lately.
 };
 
 }  // namespace reprise::server

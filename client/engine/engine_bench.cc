@@ -155,9 +155,9 @@ class EngineBench {
 absl::StatusOr<EngineBenchFigures> RunEngineBench(const EngineBenchOptions& options,
                                                   const Clock& clock) {
   RP_ASSIGN(const std::string folder, engine::FindModelFolder(options.model));
-  RP_ASSIGN(LoadedModel model, engine::LoadModel(folder, {.device = options.device,
-                                                          .threads = options.threads,
-                                                          .kernels = {}}));
+  RP_ASSIGN(LoadedModel model,
+            engine::LoadModel(
+                folder, {.device = options.device, .threads = options.threads, .kernels = {}}));
   const uint32_t longest = std::max(options.long_tokens, options.prefill_tokens);
   if (longest + options.decode_tokens > model.geometry.config.max_positions) {
     return InvalidArgument("the model has " + std::to_string(model.geometry.config.max_positions) +

@@ -76,8 +76,8 @@ absl::StatusOr<Result> RunGenerate(const Globals& globals, const CLI::App& verb,
                            std::to_string(positions) + " positions");
   }
   RP_ASSIGN(const auto memory,
-            bench::SequenceBuffers::Make(*model.engine, static_cast<uint32_t>(prompt.size()) +
-                                                            command->options.tokens_max));
+            bench::SequenceBuffers::Make(
+                *model.engine, static_cast<uint32_t>(prompt.size()) + command->options.tokens_max));
   engine::Sequence sequence(model.engine.get(), memory.lent());
   std::vector<float> logits(model.geometry.config.vocab_size);
 

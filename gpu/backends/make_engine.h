@@ -26,8 +26,8 @@ using EngineMaker = std::function<absl::StatusOr<std::unique_ptr<Engine>>(
     const ModelGeometry& geometry, const Checkpoint& checkpoint, std::vector<uint32_t> engram_map,
     const EngineOptions& options, std::string* note)>;
 
-// Of the backend that `device` names. FAILED_PRECONDITION, with what to do, where this build or this
-// machine does not have it; INVALID_ARGUMENT for a name that means nothing.
+// Of the backend that `device` names. FAILED_PRECONDITION, with what to do, where this build or
+// this machine does not have it; INVALID_ARGUMENT for a name that means nothing.
 absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const ModelGeometry& geometry,
                                                    const Checkpoint& checkpoint,
                                                    std::vector<uint32_t> engram_map,

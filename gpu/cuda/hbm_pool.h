@@ -58,8 +58,9 @@ class HbmPool {
   absl::StatusOr<uint32_t> Take();
   void Give(uint32_t slot);
 
-  // Queues a batch of copies; their host memory is pinned. The number is of the stream that they run on: loads(), stores().
-  // The host memory of a store may be read once its number is done, that of a load written to.
+  // Queues a batch of copies; their host memory is pinned. The number is of the stream that they
+  // run on: loads(), stores(). The host memory of a store may be read once its number is done, that
+  // of a load written to.
   absl::StatusOr<uint64_t> Load(std::span<const SlotCopy> copies);
   absl::StatusOr<uint64_t> Store(std::span<const SlotCopy> copies);
   const StreamClock& loads() const { return loads_; }

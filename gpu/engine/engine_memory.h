@@ -13,7 +13,8 @@
 // CUDA.
 namespace reprise::engine {
 
-// Owns memory that an engine handed out, or holds host memory pinned; must not outlive the engine. Any thread, one at a time.
+// Owns memory that an engine handed out, or holds host memory pinned; must not outlive the engine.
+// Any thread, one at a time.
 class EngineBuffer {
  public:
   using Free = void (*)(std::byte* data, void* owner);

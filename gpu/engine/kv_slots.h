@@ -20,9 +20,9 @@ struct SlotCopy {
 // engine's calls. Who uses which slot is for others to decide. One thread: the engine's.
 //
 // Copies of one direction are done in the order in which they were queued: number n is done when
-// all before it are; numbers begin at 1, and 0 is always done. A load must not be queued for a slot that a call is
-// reading. The host memory of a store may be read once it is done, that of a load written to. An
-// error of a copy is one of the device: the engine cannot go on.
+// all before it are; numbers begin at 1, and 0 is always done. A load must not be queued for a slot
+// that a call is reading. The host memory of a store may be read once it is done, that of a load
+// written to. An error of a copy is one of the device: the engine cannot go on.
 class KvSlots {
  public:
   virtual ~KvSlots() = default;

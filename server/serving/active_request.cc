@@ -171,8 +171,7 @@ void ActiveRequest::CutExact() {
   hit_.CutTo(exact);
 }
 
-absl::StatusOr<uint32_t> ActiveRequest::RestoreWindow(Choice* choice,
-                                                      engine::ResumePoint* resume) {
+absl::StatusOr<uint32_t> ActiveRequest::RestoreWindow(Choice* choice, engine::ResumePoint* resume) {
   const uint32_t position = window_position_;
   const uint32_t whole = position / kBlockTokens;
   if (window_.empty() || hit_.size() < whole) return 0;

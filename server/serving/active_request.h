@@ -107,7 +107,7 @@ class ActiveRequest {
   RequestReport report_;
   absl::Status status_;
   bool cancelled_ = false;
-  uint32_t pending_ = 0;  // Calls of the store, and copies, that have not come back.
+  uint32_t pending_ = 0;       // Calls of the store, and copies, that have not come back.
   uint32_t reserved_ = 0;      // Buffers,
   uint32_t hbm_reserved_ = 0;  // and slots of the HBM tier.
 

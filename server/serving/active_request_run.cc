@@ -68,8 +68,7 @@ absl::Status ActiveRequest::Begin() {
   report_.hbm_blocks = hit_.FromHbm(whole);
   report_.ssd_blocks = std::min(report_.ssd_blocks, whole - report_.hbm_blocks);
   report_.dram_blocks = whole - report_.hbm_blocks - report_.ssd_blocks;
-  report_.loaded_bytes +=
-      uint64_t{whole - report_.hbm_blocks} * context_.store.record_bytes();
+  report_.loaded_bytes += uint64_t{whole - report_.hbm_blocks} * context_.store.record_bytes();
   report_.window = hit == 0                ? WindowSource::kCold
                    : resume.encoder_window ? WindowSource::kFound
                    : request_->exact       ? WindowSource::kRebuilt

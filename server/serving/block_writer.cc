@@ -55,11 +55,11 @@ void BlockWriter::Put(const std::shared_ptr<Job>& job) {
   for (const std::byte* record : job->records) {
     records.emplace_back(record, context_.store.record_bytes());
   }
-  context_.store.Put(
-      job->name_space, std::move(records),
-      context_.durable ? wire::Durability::kDurable : wire::Durability::kRelaxed,
-      context_.load_limit_ns,
-      [this, job](const std::vector<Outcome>& outcomes) { OnPut(job.get(), outcomes); });
+  context_.store.Put(job->name_space, std::move(records),
+                     context_.durable ? wire::Durability::kDurable : wire::Durability::kRelaxed,
+                     context_.load_limit_ns, [this, job](const std::vector<Outcome>& outcomes) {
+                       OnPut(job.get(), outcomes);
+                     });
 }
 
 // `outcomes` is empty when there are no records.

@@ -19,8 +19,8 @@ struct ServingContext;
 class BlockWriter {
  public:
   struct Block {
-    std::byte* data = nullptr;  // Payload, in what the engine was lent: quiet until `done`.
-    RecordHeader header;        // Without its checksums.
+    std::byte* data = nullptr;        // Payload, in what the engine was lent: quiet until `done`.
+    RecordHeader header;              // Without its checksums.
     std::span<const TokenId> tokens;  // kBlockTokens; read before Write returns.
   };
   // Bytes that the store has now, and blocks that it did not take.

@@ -112,8 +112,8 @@ class HbmTier {
     bool has_key = false;
     bool replay_derived = false;
     BlockKey key;
-    uint64_t load = 0;                       // The last load into it.
-    uint32_t newer = kNone, older = kNone;   // Cached: its neighbours by use.
+    uint64_t load = 0;                      // The last load into it.
+    uint32_t newer = kNone, older = kNone;  // Cached: its neighbours by use.
     std::unique_ptr<Unstored> unstored;
   };
   struct Waiting {

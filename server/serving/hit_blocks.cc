@@ -35,12 +35,11 @@ void HitBlocks::Load(const StorePort::Namespace& name_space, std::vector<BlockKe
     }
     if (wanted.empty()) return CopyIn();
   }
-  context_.store.Acquire(name_space, std::move(wanted), context_.load_limit_ns,
-                         [this](StorePort::Acquired acquired) {
-                           loaded_ = {.from_ssd = acquired.from_ssd,
-                                      .stopped_by = acquired.stopped_by};
-                           OnAcquired(std::move(acquired.slots));
-                         });
+  context_.store.Acquire(
+      name_space, std::move(wanted), context_.load_limit_ns, [this](StorePort::Acquired acquired) {
+        loaded_ = {.from_ssd = acquired.from_ssd, .stopped_by = acquired.stopped_by};
+        OnAcquired(std::move(acquired.slots));
+      });
 }
 
 void HitBlocks::OnAcquired(std::vector<uint32_t> slots) {
@@ -100,9 +99,8 @@ void HitBlocks::OnCopied(const absl::Status& status) {
 // ---- What is pinned ----------------------------------------------------------------------------
 
 uint32_t HitBlocks::FromHbm(uint32_t blocks) const {
-  return static_cast<uint32_t>(
-      std::count_if(blocks_.begin(), blocks_.begin() + blocks,
-                    [](const Block& block) { return block.from_hbm; }));
+  return static_cast<uint32_t>(std::count_if(blocks_.begin(), blocks_.begin() + blocks,
+                                             [](const Block& block) { return block.from_hbm; }));
 }
 
 void HitBlocks::CutTo(uint32_t blocks) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr Nanos kIdleWait = 100 * kMillisecond;
 constexpr Nanos kCopyWait = 20 * kMicrosecond;  // While blocks are copied and nothing else is due.
-constexpr size_t kShadowTokensMax = 32;  // Of an answer that are compared.
+constexpr size_t kShadowTokensMax = 32;         // Of an answer that are compared.
 constexpr size_t kShadowsWaitingMax = 4;
 
 }  // namespace
@@ -146,11 +146,10 @@ absl::Status Scheduler::Check(const GenerationRequest& request) const {
   }
   RP_TRY(engine::Validate(request.options.sampling));
   if (context_.tier != nullptr && ActiveRequest::BuffersFor(request) > context_.tier->slots()) {
-    return InvalidArgument("the request may need " +
-                           std::to_string(ActiveRequest::BuffersFor(request)) +
-                           " blocks in HBM and there are " +
-                           std::to_string(context_.tier->slots()) +
-                           "; lower max_tokens or n, or raise engine.hbm_bytes");
+    return InvalidArgument(
+        "the request may need " + std::to_string(ActiveRequest::BuffersFor(request)) +
+        " blocks in HBM and there are " + std::to_string(context_.tier->slots()) +
+        "; lower max_tokens or n, or raise engine.hbm_bytes");
   }
   if (ActiveRequest::BuffersFor(request) > context_.buffers.count()) {
     return InvalidArgument(

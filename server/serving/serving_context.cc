@@ -22,8 +22,8 @@ std::string_view WindowSourceName(WindowSource source) {
 }
 
 ServingContext::ServingContext(engine::Engine* the_engine, StorePort* the_store,
-                               const Clock* the_clock, uint32_t record_bytes,
-                               uint32_t buffer_count, std::unique_ptr<HbmTier> the_tier)
+                               const Clock* the_clock, uint32_t record_bytes, uint32_t buffer_count,
+                               std::unique_ptr<HbmTier> the_tier)
     : engine(*the_engine),
       store(*the_store),
       clock(*the_clock),

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "client/session/api_client.h"
-#include "gpu/engine/generator.h"
 #include "gpu/backends/loaded_model.h"
+#include "gpu/engine/generator.h"
 #include "gpu/engine/snapshot.h"
 #include "protocol/base/prng.h"
 #include "tests/integration/daemon_process.h"
@@ -137,7 +137,8 @@ TEST_F(SoakTest, SlowEveryAnswerIsThatOfAnOfflineRun) {
                       .engine = "nano"};
   config.more = "sequences_max = 4\nthreads = 1\n";
   ASSERT_TRUE(Start(config));
-  auto loaded = engine::LoadModel(*engine::FindModelFolder("nano"), {.device = "cpu", .threads = 1});
+  auto loaded =
+      engine::LoadModel(*engine::FindModelFolder("nano"), {.device = "cpu", .threads = 1});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const engine::Tokenizer& tokenizer = *loaded->tokenizer;
 
