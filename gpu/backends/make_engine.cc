@@ -9,7 +9,8 @@
 namespace reprise::engine {
 namespace {
 
-constexpr uint32_t kRowsMaxDefault = 512;
+constexpr uint32_t kRowsMaxOfCpu = 512;
+constexpr uint32_t kRowsMaxOfGpu = 2048;  // Weights are read once a call: it wants more rows.
 constexpr std::string_view kCuda = "cuda";
 
 // The GPU that a name means; nothing for names that are not of the CUDA backend.
@@ -42,7 +43,6 @@ absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const ModelGeometry& geometry
                                                    std::string* note) {
   note->clear();
   RP_TRY(CheckDeviceName(options.device));
-  const uint32_t rows_max = options.rows_max == 0 ? kRowsMaxDefault : options.rows_max;
   std::optional<int> ordinal = OrdinalOf(options.device);
   if (options.device == "auto") {
     const absl::StatusOr<std::string> gpu = DescribeCudaDevice(0);
@@ -53,11 +53,13 @@ absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const ModelGeometry& geometry
     }
   }
   if (ordinal.has_value()) {
-    return MakeCudaEngine(geometry, checkpoint, engram_map, *ordinal, rows_max);
+    return MakeCudaEngine(geometry, checkpoint, engram_map, *ordinal,
+                          options.rows_max == 0 ? kRowsMaxOfGpu : options.rows_max);
   }
-  return MakeCpuEngine(
-      geometry, checkpoint, std::move(engram_map),
-      {.threads = options.threads, .rows_max = rows_max, .kernels = options.kernels});
+  return MakeCpuEngine(geometry, checkpoint, std::move(engram_map),
+                       {.threads = options.threads,
+                        .rows_max = options.rows_max == 0 ? kRowsMaxOfCpu : options.rows_max,
+                        .kernels = options.kernels});
 }
 
 }  // namespace reprise::engine

@@ -27,11 +27,13 @@ class CudaSlots final : public KvSlots {
   }
   absl::StatusOr<bool> LoadDone(uint64_t number) override { return pool_.loads().Done(number); }
   absl::StatusOr<bool> StoreDone(uint64_t number) override { return pool_.stores().Done(number); }
+  // As a step that writes them: later loads wait for it, should no step come.
   absl::Status Clear(std::span<const uint32_t> slots) override {
+    RP_TRY(pool_.BeginStep({}, slots));
     for (const uint32_t slot : slots) {
       RP_CUDA_TRY(cudaMemsetAsync(pool_.data(slot), 0, pool_.slot_bytes(), pool_.steps().stream()));
     }
-    return absl::OkStatus();
+    return pool_.EndStep({}, slots).status();
   }
 
  private:
