@@ -14,7 +14,7 @@ struct EngineOptions {
   // "cpu"; "cuda" or "cuda:<ordinal>", a GPU of compute capability 9.0; "auto": the first GPU where
   // the build and the machine have one, else the CPU.
   std::string device = "auto";
-  uint32_t threads = 0;   // Of the CPU backend, with the caller; 0: one per core.
+  uint32_t threads = 0;  // Of the CPU backend, with the caller; 0: one per core.
   // Of one call: decides the memory for activations. 0: 512 on the CPU, 2,048 on a GPU.
   uint32_t rows_max = 0;
   // Of the CPU backend: "avx512", "avx2", "portable"; empty: the best of this machine.

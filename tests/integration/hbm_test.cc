@@ -198,6 +198,54 @@ TEST_F(HbmTest, ATinyTierEvictsAndAnswersTheSame) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("raise engine.hbm_bytes"));
 }
 
+// A tenant at its quota: the store takes nothing more, and what leaves HBM is offered once more.
+TEST_F(HbmTest, WhatTheStoreDidNotTakeIsOfferedAgain) {
+  DaemonConfig config = Config("reprised_arena", "hbm_bytes = \"500KiB\"\n");
+  config.quota[""] = "100KiB";
+  ASSERT_TRUE(Start(config));
+  std::vector<std::string> texts;
+  for (int round = 0; round < 2; ++round) {
+    for (const char letter : {'a', 'b', 'c'}) texts.push_back(TextOf(Complete(Text(letter, 900))));
+  }
+  EXPECT_EQ(texts[3], texts[0]);
+  EXPECT_TRUE(BecomesIdle());
+  EXPECT_GT(Serving()["hbm"]["stored_out"].get<int>(), 5);
+  EXPECT_GT(Serving()["counters"]["publish_failures"].get<int>(), 10);
+}
+
+// While blocks are read and copied in, for itself and for others.
+TEST_F(HbmTest, ClientsThatVanishWhileTheirHitIsLoaded) {
+  const std::string prompt = Text('a', 5000);
+  ASSERT_TRUE(Start(Config("reprised_arena")));
+  Complete(prompt);
+  const std::string want = TextOf(Complete(prompt));
+  for (int round = 0; round < 4; ++round) {
+    Stop();
+    ASSERT_TRUE(Start(Config("reprised_arena")));
+    std::vector<std::thread> clients;
+    std::vector<std::string> got(2);
+    for (size_t i = 0; i < 6; ++i) {
+      clients.emplace_back([&, i] {
+        if (i % 3 == 0) {
+          got[i / 3] = TextOf(Complete(prompt));
+          return;
+        }
+        // Before, in the middle of, or after the load.
+        const auto vanished = ApiClient::Create(
+            {.url = "http://127.0.0.1:" + std::to_string(daemon().http_port()), .key = {}});
+        (void)(*vanished)->PostStream(
+            "/v1/completions",
+            {{"model", "nano"}, {"prompt", prompt}, {"max_tokens", 500}, {"stream", true}},
+            [](const Body&) { return false; });
+      });
+    }
+    for (std::thread& client : clients) client.join();
+    for (const std::string& text : got) EXPECT_EQ(text, want);
+    EXPECT_TRUE(BecomesIdle()) << Serving().dump(2);
+    EXPECT_EQ(Status()["tiers"]["dram"]["pinned_blocks"], 0);
+  }
+}
+
 TEST_F(HbmTest, WhatTheStoreNoLongerHasIsNoHit) {
   ASSERT_TRUE(Start(Config("reprised_arena")));
   const std::string http = "http://127.0.0.1:" + std::to_string(daemon().http_port());
