@@ -91,6 +91,9 @@ void CollectInFlight(const MetricsSnapshot& snapshot, Samples* out) {
 
 void CollectUsed(const MetricsSnapshot& snapshot, Samples* out) {
   const auto record_bytes = uint64_t{snapshot.record_bytes};
+  if (snapshot.serving.has_value()) {
+    out->Add({{"tier", "hbm"}}, snapshot.serving->hbm.used_bytes());
+  }
   out->Add({{"tier", "dram"}}, record_bytes * Sum(snapshot, [](const ShardMetrics& s) {
                                  return s.blocks.dram_blocks;
                                }));
@@ -102,6 +105,7 @@ void CollectUsed(const MetricsSnapshot& snapshot, Samples* out) {
 }
 
 void CollectBudgets(const MetricsSnapshot& snapshot, Samples* out) {
+  if (snapshot.serving.has_value()) out->Add({{"tier", "hbm"}}, snapshot.serving->hbm.bytes);
   out->Add({{"tier", "dram"}}, snapshot.dram_budget_bytes);
   out->Add({{"tier", "ssd"}}, snapshot.ssd_budget_bytes);
   out->Add({{"tier", "window"}}, snapshot.window_budget_bytes);
@@ -383,8 +387,6 @@ const Metric kMetrics[] = {
      RP_SERVING(buffers_reserved)},
     {"reprise_engine_hit_blocks_total", kCounter, "tier", "Blocks of hits, by where they were.",
      CollectHitBlocks},
-    {"reprise_hbm_bytes", kGauge, "", "HBM that is set aside for blocks. 0: the engine has none.",
-     RP_SERVING(hbm.bytes)},
     {"reprise_hbm_slots", kGauge, "", "Blocks that fit.", RP_SERVING(hbm.slots)},
     {"reprise_hbm_slots_reserved", kGauge, "", "Of these, reserved by requests.",
      RP_SERVING(hbm.reserved)},

@@ -33,6 +33,8 @@ struct HbmMetrics {
   uint64_t bytes = 0;                // Of all slots.
   uint64_t loads = 0, loaded_bytes = 0;
   uint64_t evictions = 0, stored_out = 0;
+
+  uint64_t used_bytes() const { return slots == 0 ? 0 : bytes / slots * blocks; }
 };
 
 // The engine's part of the daemon at one moment.

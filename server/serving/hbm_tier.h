@@ -24,10 +24,10 @@ namespace reprise::server {
 //   pinned      somebody uses it: its block is being computed, loaded or attended to
 //   cached      nobody uses it and it has a key: the next sequence with this prefix pins it
 //
-// A slot has a key only from when the store was asked to keep its block. The store says what is a
-// hit; the tier spares the copy. Of the cached ones the least recently used leaves first; one that
-// the store did not take is stored out before. What may be pinned at once is reserved before, so
-// Take never fails. The engine's thread.
+// A slot has a key from when its block was taken from the store, or offered to it. The store says
+// what is a hit; the tier spares the copy. Of the cached ones the least recently used leaves first;
+// one that the store did not take is stored out before. What may be pinned at once is reserved
+// before, so Take never fails. The engine's thread.
 class HbmTier {
  public:
   struct Counters {

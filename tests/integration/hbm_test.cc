@@ -50,16 +50,18 @@ class HbmTest : public DaemonTest {
     for (const Body& choice : answer["choices"]) text += choice["text"].get<std::string>() + "|";
     return text;
   }
-  Body Serving() {
+  Body HttpStatus() {
     const std::string text = HttpGet(daemon().http_port(), "/status");
     const size_t body = text.find("\r\n\r\n");
-    return Body::parse(text.substr(body == std::string::npos ? 0 : body + 4))["serving"];
+    return Body::parse(text.substr(body == std::string::npos ? 0 : body + 4));
   }
+  Body Serving() { return HttpStatus()["serving"]; }
+  Body Hbm() { return HttpStatus()["tiers"]["hbm"]; }
   bool BecomesIdle() {
     return Eventually([this] {
       const Body serving = Serving();
       return serving["running"] == 0 && serving["waiting"] == 0 &&
-             serving["buffers_reserved"] == 0 && serving["hbm"]["slots_reserved"] == 0;
+             serving["buffers_reserved"] == 0 && Hbm()["slots_reserved"] == 0;
     });
   }
   void Clean() { std::filesystem::remove_all(data_dir()); }
@@ -151,13 +153,13 @@ TEST_F(HbmTest, BlocksComeBackFromDramAndSsd) {
   const Body second = Complete(prompt);
   EXPECT_EQ(TextOf(second), TextOf(first));
   EXPECT_EQ(second["reprise"]["hit_blocks_by_tier"]["hbm"], 7);
-  EXPECT_EQ(Serving()["hbm"]["loaded_blocks"], 0);
+  EXPECT_EQ(Hbm()["loaded_blocks"], 0);
   Stop();
   ASSERT_TRUE(Start(Config("reprised_arena")));
   const Body third = Complete(prompt);
   EXPECT_EQ(TextOf(third), TextOf(first));
   EXPECT_EQ(third["reprise"]["hit_blocks_by_tier"]["ssd"], 7);
-  EXPECT_EQ(Serving()["hbm"]["loaded_blocks"], 7);
+  EXPECT_EQ(Hbm()["loaded_blocks"], 7);
   EXPECT_EQ(Complete(prompt)["reprise"]["hit_blocks_by_tier"]["hbm"], 7);
   EXPECT_TRUE(BecomesIdle());
   const std::string metrics = HttpGet(daemon().http_port(), "/metrics");
@@ -176,7 +178,7 @@ TEST_F(HbmTest, ATinyTierEvictsAndAnswersTheSame) {
   Stop();
   Clean();
   ASSERT_TRUE(Start(Config("reprised_arena", more + "hbm_bytes = \"500KiB\"\n")));
-  EXPECT_EQ(Serving()["hbm"]["slots"], 18);
+  EXPECT_EQ(Hbm()["slots"], 18);
   for (int round = 0; round < 3; ++round) {
     std::vector<std::thread> clients;
     std::vector<std::string> got(prompts.size());
@@ -187,7 +189,7 @@ TEST_F(HbmTest, ATinyTierEvictsAndAnswersTheSame) {
     EXPECT_EQ(got, round == 0 ? cold : replayed);
   }
   EXPECT_TRUE(BecomesIdle()) << Serving().dump(2);
-  const Body hbm = Serving()["hbm"];
+  const Body hbm = Hbm();
   EXPECT_GT(hbm["evictions"].get<int>(), 20);
   EXPECT_GT(hbm["loaded_blocks"].get<int>(), 0);
   EXPECT_LE(hbm["blocks"].get<int>(), 18);
@@ -209,7 +211,7 @@ TEST_F(HbmTest, WhatTheStoreDidNotTakeIsOfferedAgain) {
   }
   EXPECT_EQ(texts[3], texts[0]);
   EXPECT_TRUE(BecomesIdle());
-  EXPECT_GT(Serving()["hbm"]["stored_out"].get<int>(), 5);
+  EXPECT_GT(Hbm()["stored_out"].get<int>(), 5);
   EXPECT_GT(Serving()["counters"]["publish_failures"].get<int>(), 10);
 }
 
@@ -256,7 +258,7 @@ TEST_F(HbmTest, WhatTheStoreNoLongerHasIsNoHit) {
   send();
   EXPECT_GE(send()["reprise"]["hit_blocks_by_tier"]["hbm"].get<int>(), 5);
   EXPECT_TRUE(BecomesIdle());
-  EXPECT_GE(Serving()["hbm"]["blocks"].get<int>(), 9);
+  EXPECT_GE(Hbm()["blocks"].get<int>(), 9);
   const std::string file = directory() + "/s.rpsession";
   ASSERT_EQ(RunReprise({"session", "export", "s", file, "--http", http}).exit_code, 0);
   const auto client = Connect();
