@@ -121,11 +121,9 @@ class KeysInOrder {
     InRegister(scales_);
     InRegister(blocks_);
     if (blockIdx.x < tiles) block_ = Block(blockIdx.x);
-    if (blockIdx.x + gridDim.x < tiles) next_ = Block(blockIdx.x + gridDim.x);
   }
-  // Tile after tile, `apart` of one another. The next one comes into the L2 meanwhile: registers
-  // have too little under way.
-  __device__ void Load(uint32_t tile, uint32_t apart, uint32_t tiles, RawKeys* raw) {
+  // Of a tile, and `next` is loaded next if there is that one.
+  __device__ void Load(uint32_t tile, uint32_t next, uint32_t tiles, RawKeys* raw) {
     const uint32_t in_block = tile & in_block_;
     const uint8_t* codes = block_ + (codes_ + in_block * (kTileKeys * kKeyCodeBytes));
     const uint8_t* scales = block_ + (scales_ + in_block * (kTileKeys * kKeyScaleBytes));
@@ -134,13 +132,7 @@ class KeysInOrder {
       raw->codes[i] = __ldg(reinterpret_cast<const uint4*>(codes + i * 8 * kKeyCodeBytes));
       raw->scales[i] = __ldg(scales + i * 8 * kKeyScaleBytes);
     }
-    if (tile + apart >= tiles) return;
-    block_ = next_;
-    const uint8_t* ahead =
-        block_ + (codes_ + (tile + apart & in_block_) * (kTileKeys * kKeyCodeBytes));
-    PrefetchL2(ahead);
-    PrefetchL2(ahead + 8 * kKeyCodeBytes);
-    if (tile + 2 * apart < tiles) next_ = Block(tile + 2 * apart);
+    if (next < tiles) block_ = Block(next);
   }
 
  private:
@@ -150,10 +142,9 @@ class KeysInOrder {
     return reinterpret_cast<const uint8_t*>(blocks_[tile >> shift_]);
   }
   std::byte* const* blocks_;
-  uint32_t shift_, in_block_;       // Tiles of a block, as a power of two, and less one.
-  uint32_t codes_, scales_;         // Of this thread's first key, in a block.
-  const uint8_t* block_ = nullptr;  // Of the tile that is loaded next,
-  const uint8_t* next_ = nullptr;   // and of the one after it.
+  uint32_t shift_, in_block_;  // Tiles of a block, as a power of two, and less one.
+  uint32_t codes_, scales_;    // Of this thread's first key, in a block.
+  const uint8_t* block_ = nullptr;
 };
 
 // Any keys: of candidates, or in blocks of other shapes.
@@ -259,7 +250,7 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScore
   uint32_t tile = blockIdx.x, apart = gridDim.x;
   InRegister(apart);
   RawKeys raw;
-  if (tile < tiles) keys.Load(tile, apart, tiles, &raw);
+  if (tile < tiles) keys.Load(tile, tile + apart, tiles, &raw);
 
     // Eight values at a time: the first four and the others make the pairs.
 #pragma unroll
@@ -314,7 +305,7 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScore
         ExpandKeys(words[word], factor, to);
       }
     }
-    if (tile + apart < tiles) keys.Load(tile + apart, apart, tiles, &raw);
+    if (tile + apart < tiles) keys.Load(tile + apart, tile + 2 * apart, tiles, &raw);
     float sums[kColumns / 2];
 #pragma unroll
     for (auto& step : a) Hold(step);
