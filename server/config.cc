@@ -131,14 +131,21 @@ constexpr std::array kFields = {
     Field{"engine.model", Text{At<&Config::engine, &Config::Engine::model>},
           "Model to serve text from: nano, or a folder with config.json, a checkpoint and a "
           "tokenizer. Empty: no engine, the daemon keeps blocks for others."},
+    Field{
+        "engine.device", Text{At<&Config::engine, &Config::Engine::device>},
+        "What the model runs on: cpu; cuda, or cuda:N, a GPU of compute capability 9.0 (in builds "
+        "of the preset cuda); auto: a GPU where there is one."},
+    Field{"engine.hbm_bytes", Size{At<&Config::engine, &Config::Engine::hbm_bytes>},
+          "HBM for blocks, on a GPU. 0B: what weights and windows leave, less a twentieth."},
     Field{"engine.threads", Count{At<&Config::engine, &Config::Engine::threads>},
-          "Threads of the engine. 0: one per core.", "", 0, 1024},
+          "Threads of the engine, on the CPU. 0: one per core.", "", 0, 1024},
     Field{"engine.sequences_max", Count{At<&Config::engine, &Config::Engine::sequences_max>},
           "Answers that are worked on at once.", "", 1, 64},
     Field{"engine.waiting_max", Count{At<&Config::engine, &Config::Engine::waiting_max>},
           "Requests that wait for a place; one more is answered 429.", "", 0, 4096},
     Field{"engine.memory", Size{At<&Config::engine, &Config::Engine::memory_bytes>},
-          "Memory for the blocks that active sequences compute, beside dram.bytes."},
+          "Memory for the blocks that active sequences compute, beside dram.bytes. On a GPU they "
+          "pass through it on their way to the store."},
     Field{"engine.max_tokens", Count{At<&Config::engine, &Config::Engine::tokens_max_default>},
           "Tokens of an answer when the request does not say.", "", 1, 1u << 24},
     Field{"engine.prefill_rows", Count{At<&Config::engine, &Config::Engine::prefill_rows>},

@@ -144,6 +144,17 @@ absl::Status CheckEngine(const Config& config) {
     return Bad("engine.model", "\"" + config.engine.model + "\"",
                "is served over HTTP; set listen.http to an address, such as 127.0.0.1:7441");
   }
+  const std::string& device = config.engine.device;
+  const bool numbered = device.substr(0, 5) == "cuda:" && device.size() > 5 && device.size() < 8 &&
+                        device.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (device != "cpu" && device != "cuda" && device != "auto" && !numbered) {
+    return Bad("engine.device", "\"" + device + "\"",
+               "is no device; set it to cpu, cuda, cuda:<number of the GPU> or auto");
+  }
+  if (device == "cpu" && config.engine.hbm_bytes > 0) {
+    return BadSize("engine.hbm_bytes", config.engine.hbm_bytes,
+                   "is of a GPU, and engine.device is cpu; set it to 0B, or engine.device to cuda");
+  }
   if (config.engine.memory_bytes < 4 * uint64_t{config.record_bytes()}) {
     return BadSize("engine.memory", config.engine.memory_bytes,
                    "holds fewer than 4 blocks of " + FormatBytes(config.record_bytes()) +

@@ -22,6 +22,7 @@ std::vector<std::pair<std::string, uint64_t>> LedgerTotals(const MetricsSnapshot
   totals.insert(totals.end(), {{"requests", c.requests},
                                {"prompt_tokens", c.prompt_tokens},
                                {"prompt_hit_tokens", c.hit_tokens},
+                               {"prompt_blocks_from_hbm", c.hbm_blocks},
                                {"prompt_blocks_from_dram", c.dram_blocks},
                                {"prompt_blocks_from_ssd", c.ssd_blocks},
                                {"computed_tokens", c.computed_tokens},

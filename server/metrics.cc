@@ -91,6 +91,9 @@ void CollectInFlight(const MetricsSnapshot& snapshot, Samples* out) {
 
 void CollectUsed(const MetricsSnapshot& snapshot, Samples* out) {
   const auto record_bytes = uint64_t{snapshot.record_bytes};
+  if (snapshot.serving.has_value()) {
+    out->Add({{"tier", "hbm"}}, snapshot.serving->hbm.used_bytes());
+  }
   out->Add({{"tier", "dram"}}, record_bytes * Sum(snapshot, [](const ShardMetrics& s) {
                                  return s.blocks.dram_blocks;
                                }));
@@ -102,6 +105,7 @@ void CollectUsed(const MetricsSnapshot& snapshot, Samples* out) {
 }
 
 void CollectBudgets(const MetricsSnapshot& snapshot, Samples* out) {
+  if (snapshot.serving.has_value()) out->Add({{"tier", "hbm"}}, snapshot.serving->hbm.bytes);
   out->Add({{"tier", "dram"}}, snapshot.dram_budget_bytes);
   out->Add({{"tier", "ssd"}}, snapshot.ssd_budget_bytes);
   out->Add({{"tier", "window"}}, snapshot.window_budget_bytes);
@@ -381,6 +385,22 @@ const Metric kMetrics[] = {
      RP_SERVING(buffers)},
     {"reprise_engine_buffers_reserved", kGauge, "", "Of these, reserved by requests.",
      RP_SERVING(buffers_reserved)},
+    {"reprise_engine_hit_blocks_total", kCounter, "tier", "Blocks of hits, by where they were.",
+     CollectHitBlocks},
+    {"reprise_hbm_slots", kGauge, "", "Blocks that fit.", RP_SERVING(hbm.slots)},
+    {"reprise_hbm_slots_reserved", kGauge, "", "Of these, reserved by requests.",
+     RP_SERVING(hbm.reserved)},
+    {"reprise_hbm_blocks", kGauge, "", "Blocks in HBM that requests can find.",
+     RP_SERVING(hbm.blocks)},
+    {"reprise_hbm_loads_total", kCounter, "", "Blocks copied from DRAM to HBM.",
+     RP_SERVING(hbm.loads)},
+    {"reprise_hbm_loaded_bytes_total", kCounter, "", "Bytes of these.",
+     RP_SERVING(hbm.loaded_bytes)},
+    {"reprise_hbm_evictions_total", kCounter, "", "Blocks that left HBM for others.",
+     RP_SERVING(hbm.evictions)},
+    {"reprise_hbm_stored_out_total", kCounter, "",
+     "Of these, blocks that the store had not taken and was given once more.",
+     RP_SERVING(hbm.stored_out)},
     {"reprise_engine_row_seconds", kGauge, "", "Time of a prompt's row, measured lately.",
      RP_SERVING(seconds_per_row)},
     {"reprise_shadow_requests_total", kCounter, "",

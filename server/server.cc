@@ -27,8 +27,9 @@ constexpr auto kEngineStopLimit = std::chrono::seconds(10);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config) {
-  std::unique_ptr<Server> server(new Server(config));
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
+                                                      engine::EngineMaker make) {
+  std::unique_ptr<Server> server(new Server(config, std::move(make)));
   server->started_at_ = server->clock_.Now();
   if (!config.listen.http.empty()) RP_TRY(server->StartHttp());
   RP_TRY(server->OpenStorage());
@@ -77,7 +78,10 @@ absl::Status Server::StartEngine() {
   const Instant begin = clock_.Now();
   RP_ASSIGN(backend_,
             Backend::Start({.model = engine.model,
+                            .device = engine.device,
                             .threads = engine.threads,
+                            .hbm_bytes = engine.hbm_bytes,
+                            .make = make_engine_,
                             .tokens_max_default = engine.tokens_max_default,
                             .scheduler = {.sequences_max = engine.sequences_max,
                                           .waiting_max = engine.waiting_max,

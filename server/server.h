@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/backends/make_engine.h"
 #include "protocol/base/clock.h"
 #include "protocol/transport/listener.h"
 #include "server/api/api.h"
@@ -25,15 +26,17 @@ namespace reprise::server {
 class Server final : private HttpSource {
  public:
   // `config` is validated. Blocks: opens the directory, touches the arena, recovers every shard,
-  // listens.
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config);
+  // listens, and loads the model with `make` when there is one to serve.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(
+      const Config& config, engine::EngineMaker make = engine::MakeEngine);
   ~Server() override;
 
   // Serves until SIGTERM or SIGINT, which the caller has blocked for all threads, then drains.
   void Run();
 
  private:
-  explicit Server(const Config& config) : config_(config) {}
+  Server(const Config& config, engine::EngineMaker make)
+      : config_(config), make_engine_(std::move(make)) {}
 
   absl::Status OpenStorage();
   absl::Status OpenRdma();
@@ -59,6 +62,7 @@ class Server final : private HttpSource {
   TraceTap* trace() override { return ready_ ? &facts_.trace : nullptr; }
 
   Config config_;
+  engine::EngineMaker make_engine_;
   SystemClock clock_;
   Instant started_at_ = 0;
   Nanos startup_ns_ = 0;

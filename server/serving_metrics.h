@@ -13,7 +13,7 @@ struct ServingCounters {
   uint64_t exact_answers = 0, replayed_answers = 0;
   uint64_t prompt_tokens = 0, hit_tokens = 0, computed_tokens = 0, replayed_tokens = 0;
   uint64_t output_tokens = 0, drafted = 0, accepted = 0;
-  uint64_t dram_blocks = 0, ssd_blocks = 0;  // Of hits, by where they were.
+  uint64_t hbm_blocks = 0, dram_blocks = 0, ssd_blocks = 0;  // Of hits, by where they were.
   uint64_t loaded_bytes = 0, stored_bytes = 0;
   uint64_t load_shortfalls = 0;   // A block could not be loaded: what follows it was computed.
   uint64_t loads_declined = 0;    // Blocks that were computed because reading them takes longer.
@@ -26,6 +26,17 @@ struct ServingCounters {
   uint64_t steps = 0;
 };
 
+// The HBM tier at one moment, and its counts since the start. All zero without one.
+struct HbmMetrics {
+  uint32_t slots = 0, reserved = 0;  // All; those that active sequences may pin.
+  uint32_t blocks = 0;               // That can be found.
+  uint64_t bytes = 0;                // Of all slots.
+  uint64_t loads = 0, loaded_bytes = 0;
+  uint64_t evictions = 0, stored_out = 0;
+
+  uint64_t used_bytes() const { return slots == 0 ? 0 : bytes / slots * blocks; }
+};
+
 // The engine's part of the daemon at one moment.
 struct ServingMetrics {
   std::string model;
@@ -35,8 +46,9 @@ struct ServingMetrics {
   uint32_t waiting = 0;
   uint32_t sessions = 0;
   uint32_t buffers = 0, buffers_reserved = 0;  // Blocks of active sequences.
-  double seconds_per_row = 0;                  // Of a prompt, measured lately.
-  double load_bytes_per_second = 0;            // From SSD, measured lately.
+  HbmMetrics hbm;
+  double seconds_per_row = 0;        // Of a prompt, measured lately.
+  double load_bytes_per_second = 0;  // From SSD, measured lately.
 };
 
 }  // namespace reprise::server

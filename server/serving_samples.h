@@ -42,6 +42,13 @@ inline void CollectWindowSources(const MetricsSnapshot& snapshot, Samples* out) 
   ServingParts(snapshot, out, "window", kParts);
 }
 
+inline void CollectHitBlocks(const MetricsSnapshot& snapshot, Samples* out) {
+  static constexpr ServingPart kParts[] = {{"hbm", &ServingCounters::hbm_blocks},
+                                           {"dram", &ServingCounters::dram_blocks},
+                                           {"ssd", &ServingCounters::ssd_blocks}};
+  ServingParts(snapshot, out, "tier", kParts);
+}
+
 inline void CollectServedTokens(const MetricsSnapshot& snapshot, Samples* out) {
   static constexpr ServingPart kParts[] = {{"prompt", &ServingCounters::prompt_tokens},
                                            {"hit", &ServingCounters::hit_tokens},

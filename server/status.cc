@@ -104,7 +104,18 @@ Totals Sum(const MetricsSnapshot& snapshot) {
 
 Json TierJson(const MetricsSnapshot& snapshot, const Totals& totals) {
   const uint64_t record_bytes = snapshot.record_bytes;
-  return {{"dram",
+  const HbmMetrics hbm = snapshot.serving.has_value() ? snapshot.serving->hbm : HbmMetrics();
+  return {{"hbm",
+           {{"budget_bytes", hbm.bytes},
+            {"used_bytes", hbm.used_bytes()},
+            {"blocks", hbm.blocks},
+            {"slots", hbm.slots},
+            {"slots_reserved", hbm.reserved},
+            {"loaded_blocks", hbm.loads},
+            {"loaded_bytes", hbm.loaded_bytes},
+            {"evictions", hbm.evictions},
+            {"stored_out", hbm.stored_out}}},
+          {"dram",
            {{"budget_bytes", snapshot.dram_budget_bytes},
             {"used_bytes", totals.blocks.dram_blocks * record_bytes},
             {"blocks", totals.blocks.dram_blocks},
@@ -201,6 +212,7 @@ Json ServingJson(const ServingMetrics& serving) {
             {"output_tokens", c.output_tokens},
             {"drafted", c.drafted},
             {"accepted", c.accepted},
+            {"hbm_blocks", c.hbm_blocks},
             {"dram_blocks", c.dram_blocks},
             {"ssd_blocks", c.ssd_blocks},
             {"loaded_bytes", c.loaded_bytes},

@@ -47,7 +47,7 @@ void AddDoctor(CLI::App* app, Globals* globals) {
   verb->add_option("--data-dir", *directory, "The daemon's data directory")->capture_default_str();
   OnRun(verb, globals, [globals, directory]() -> absl::StatusOr<Result> {
     return Summary({CheckDaemon(*globals), CheckIoUring(), CheckMemlock(), CheckHugePages(),
-                    CheckCongestionControl(), CheckRdma(), CheckDirectIo(*directory)});
+                    CheckCongestionControl(), CheckRdma(), CheckGpu(), CheckDirectIo(*directory)});
   });
 }
 

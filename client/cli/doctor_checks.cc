@@ -17,6 +17,7 @@
 #include <memory>
 #include <sstream>
 
+#include "gpu/backends/make_engine.h"
 #include "protocol/base/bytes.h"
 #include "protocol/base/units.h"
 #include "protocol/rdma/lib_verbs.h"
@@ -206,6 +207,12 @@ Check JudgeRdma(const std::vector<rdma::Port>& ports, bool driver) {
   if (used != nullptr) return {"rdma", Level::kOk, found, ""};
   return {"rdma", Level::kWarn, found + ": not used, " + why + "; records travel by TCP",
           "bring the link up (ip link, ibstat), or give its interface an address"};
+}
+
+Check CheckGpu() {
+  const auto gpu = engine::DescribeGpu();
+  if (gpu.ok()) return {"gpu", Level::kOk, *gpu + ": for engine.device = \"cuda\"", ""};
+  return {"gpu", Level::kOk, "none, engines run on the CPU: " + Message(gpu.status()), ""};
 }
 
 Check CheckDirectIo(const std::string& directory) {

@@ -25,6 +25,7 @@ Check CheckMemlock();
 Check CheckHugePages();
 Check CheckCongestionControl();
 Check CheckRdma();
+Check CheckGpu();
 Check CheckDirectIo(const std::string& directory);
 
 // Judgements apart from looking, for tests.

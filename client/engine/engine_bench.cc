@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/engine/sequence_memory.h"
@@ -42,17 +43,17 @@ double Median(std::vector<double>* values) {
 
 class EngineBench {
  public:
-  EngineBench(LoadedModel* model, const EngineBenchOptions& options, const Clock& clock)
+  EngineBench(LoadedModel* model, SequenceBuffers memory, const EngineBenchOptions& options,
+              const Clock& clock)
       : engine_(*model->engine),
         options_(options),
         clock_(clock),
-        memory_(engine_, std::max(options.long_tokens, options.prefill_tokens) +
-                             options.decode_tokens + 256),
+        memory_(std::move(memory)),
         logits_(engine_.geometry().config.vocab_size) {}
 
   absl::StatusOr<EngineBenchFigures> Run() {
-    EngineBenchFigures figures{.backend = std::string(engine_.backend()),
-                               .threads = options_.threads};
+    EngineBenchFigures figures{
+        .backend = std::string(engine_.backend()), .note = {}, .threads = options_.threads};
     RP_ASSIGN(const double prefill, Best([&] { return Prefill(options_.prefill_tokens); }));
     figures.prefill_tokens_per_second = options_.prefill_tokens / prefill;
     RP_ASSIGN(const double decode, Best([&] { return Decode(); }));
@@ -154,13 +155,20 @@ class EngineBench {
 absl::StatusOr<EngineBenchFigures> RunEngineBench(const EngineBenchOptions& options,
                                                   const Clock& clock) {
   RP_ASSIGN(const std::string folder, engine::FindModelFolder(options.model));
-  RP_ASSIGN(LoadedModel model, engine::LoadModel(folder, {.threads = options.threads}));
+  RP_ASSIGN(LoadedModel model,
+            engine::LoadModel(
+                folder, {.device = options.device, .threads = options.threads, .kernels = {}}));
   const uint32_t longest = std::max(options.long_tokens, options.prefill_tokens);
   if (longest + options.decode_tokens > model.geometry.config.max_positions) {
     return InvalidArgument("the model has " + std::to_string(model.geometry.config.max_positions) +
                            " positions; ask for shorter texts");
   }
-  return EngineBench(&model, options, clock).Run();
+  RP_ASSIGN(SequenceBuffers memory,
+            SequenceBuffers::Make(*model.engine, longest + options.decode_tokens + 256));
+  RP_ASSIGN(EngineBenchFigures figures,
+            EngineBench(&model, std::move(memory), options, clock).Run());
+  figures.note = model.note;
+  return figures;
 }
 
 }  // namespace reprise::bench

@@ -2,14 +2,15 @@
 
 #include <string>
 
-#include "gpu/engine/loaded_model.h"
+#include "gpu/backends/loaded_model.h"
 #include "protocol/base/clock.h"
 
 namespace reprise::bench {
 
 struct EngineBenchOptions {
   std::string model = "nano";
-  uint32_t threads = 0;  // 0: one per core.
+  std::string device = "auto";  // See EngineOptions.
+  uint32_t threads = 0;         // 0: one per core.
   uint32_t prefill_tokens = 4096;
   uint32_t decode_tokens = 256;
   uint32_t long_tokens = 16384;  // The prefix whose replay is measured.
@@ -18,6 +19,7 @@ struct EngineBenchOptions {
 
 struct EngineBenchFigures {
   std::string backend;
+  std::string note;  // To be told; empty: nothing.
   uint32_t threads = 0;
   double prefill_tokens_per_second = 0;
   double decode_tokens_per_second = 0;        // One sequence, without drafts.

@@ -26,8 +26,24 @@ Exit codes: 0 generated, 2 the model or an option is wrong, 4 the model could no
 constexpr const char* kNanoSystem =
     "You are nano, a small agent. Tools: read FILE, calc EXPR, find WORD.";
 
+constexpr const char* kDeviceHelp =
+    "cpu, cuda, cuda:N (a GPU of compute capability 9.0) or auto: a GPU where there is one";
+
+absl::StatusOr<LoadedModel> Load(const std::string& name, const std::string& device,
+                                 uint32_t threads) {
+  RP_ASSIGN(const std::string folder, engine::FindModelFolder(name));
+  return engine::LoadModel(folder, {.device = device, .threads = threads, .kernels = {}});
+}
+
+// To whoever named a device. On stderr: stdout is for text, or for one JSON object.
+void Tell(const CLI::App& verb, const std::string& note) {
+  if (note.empty() || verb.count("--device") == 0) return;
+  std::fprintf(stderr, "reprise: %s\n", note.c_str());
+}
+
 struct GenerateCommand {
   std::string model = "nano";
+  std::string device = "auto";
   std::string prompt;
   bool raw = false;
   uint32_t threads = 0;
@@ -47,9 +63,10 @@ std::vector<TokenId> PromptTokens(const GenerateCommand& command, const LoadedMo
   return tokens;
 }
 
-absl::StatusOr<Result> RunGenerate(const Globals& globals, GenerateCommand* command) {
-  RP_ASSIGN(const std::string folder, engine::FindModelFolder(command->model));
-  RP_ASSIGN(const LoadedModel model, engine::LoadModel(folder, {.threads = command->threads}));
+absl::StatusOr<Result> RunGenerate(const Globals& globals, const CLI::App& verb,
+                                   GenerateCommand* command) {
+  RP_ASSIGN(const LoadedModel model, Load(command->model, command->device, command->threads));
+  Tell(verb, model.note);
   const std::vector<TokenId> prompt = PromptTokens(*command, model);
   if (prompt.empty()) return InvalidArgument("the prompt is empty; give --prompt a text");
   const uint32_t positions = model.geometry.config.max_positions;
@@ -58,8 +75,9 @@ absl::StatusOr<Result> RunGenerate(const Globals& globals, GenerateCommand* comm
                            " tokens and --max-tokens exceed the model's " +
                            std::to_string(positions) + " positions");
   }
-  bench::SequenceBuffers memory(*model.engine,
-                                static_cast<uint32_t>(prompt.size()) + command->options.tokens_max);
+  RP_ASSIGN(const auto memory,
+            bench::SequenceBuffers::Make(
+                *model.engine, static_cast<uint32_t>(prompt.size()) + command->options.tokens_max));
   engine::Sequence sequence(model.engine.get(), memory.lent());
   std::vector<float> logits(model.geometry.config.vocab_size);
 
@@ -112,10 +130,12 @@ void AddGenerateVerb(CLI::App* app, Globals* globals) {
       ->capture_default_str();
   verb->add_option("--seed", command->options.sampling.seed, "Decides what is drawn")
       ->capture_default_str();
+  verb->add_option("--device", command->device, kDeviceHelp)->capture_default_str();
   verb->add_option("--threads", command->threads, "0: one per core")->capture_default_str();
   verb->add_flag("--no-draft", command->no_draft, "Do not draft: slower, the same text");
   verb->footer(kGenerateFooter);
-  OnRun(verb, globals, [globals, command] { return RunGenerate(*globals, command.get()); });
+  OnRun(verb, globals,
+        [globals, verb, command] { return RunGenerate(*globals, *verb, command.get()); });
 }
 
 std::string Line(const char* name, double value, const char* unit) {
@@ -124,9 +144,10 @@ std::string Line(const char* name, double value, const char* unit) {
   return line;
 }
 
-absl::StatusOr<Result> RunBench(const bench::EngineBenchOptions& options) {
+absl::StatusOr<Result> RunBench(const CLI::App& verb, const bench::EngineBenchOptions& options) {
   const SystemClock clock;
   RP_ASSIGN(const bench::EngineBenchFigures f, bench::RunEngineBench(options, clock));
+  Tell(verb, f.note);
   Result result;
   result.json = {{"model", options.model},
                  {"backend", f.backend},
@@ -155,14 +176,15 @@ absl::StatusOr<Result> RunBench(const bench::EngineBenchOptions& options) {
 struct ReplayCommand {
   std::string model = "nano";
   std::string samples;
+  std::string device = "auto";
   uint32_t threads = 0;
 };
 
-absl::StatusOr<Result> RunReplay(const ReplayCommand& command) {
+absl::StatusOr<Result> RunReplay(const CLI::App& verb, const ReplayCommand& command) {
   RP_ASSIGN(const std::vector<bench::ReplaySample> samples,
             bench::ReadReplaySamples(command.samples));
-  RP_ASSIGN(const std::string folder, engine::FindModelFolder(command.model));
-  RP_ASSIGN(const LoadedModel model, engine::LoadModel(folder, {.threads = command.threads}));
+  RP_ASSIGN(const LoadedModel model, Load(command.model, command.device, command.threads));
+  Tell(verb, model.note);
   const SystemClock clock;
   Progress progress("samples", samples.size(), Progress::Unit::kCount, clock);
   RP_ASSIGN(const bench::ReplayReport report,
@@ -197,6 +219,7 @@ void AddBenchEngine(CLI::App* bench_verb, Globals* globals) {
       bench_verb->add_subcommand("engine", "The engine by itself: prefill, decode, drafts, replay");
   const auto options = std::make_shared<bench::EngineBenchOptions>();
   verb->add_option("--model", options->model, "nano, or a model's folder")->capture_default_str();
+  verb->add_option("--device", options->device, kDeviceHelp)->capture_default_str();
   verb->add_option("--threads", options->threads, "0: one per core")->capture_default_str();
   verb->add_option("--prefill-tokens", options->prefill_tokens, "Length of the prefill")
       ->check(CLI::Range(1u, 1u << 20))
@@ -210,7 +233,7 @@ void AddBenchEngine(CLI::App* bench_verb, Globals* globals) {
   verb->add_option("--rounds", options->rounds, "The best of so many counts")
       ->check(CLI::Range(1u, 100u))
       ->capture_default_str();
-  OnRun(verb, globals, [options] { return RunBench(*options); });
+  OnRun(verb, globals, [verb, options] { return RunBench(*verb, *options); });
 
   CLI::App* replay = bench_verb->add_subcommand(
       "replay", "What bounded replay costs in quality, on texts that replay_samples.py wrote");
@@ -218,8 +241,9 @@ void AddBenchEngine(CLI::App* bench_verb, Globals* globals) {
   replay->add_option("--model", command->model, "nano, or a model's folder")->capture_default_str();
   replay->add_option("--samples", command->samples, "JSON lines: kind, prefix, suffix, ids")
       ->required();
+  replay->add_option("--device", command->device, kDeviceHelp)->capture_default_str();
   replay->add_option("--threads", command->threads, "0: one per core")->capture_default_str();
-  OnRun(replay, globals, [command] { return RunReplay(*command); });
+  OnRun(replay, globals, [replay, command] { return RunReplay(*replay, *command); });
 }
 
 }  // namespace reprise::cli

@@ -22,19 +22,18 @@ using Rows = std::vector<std::vector<float>>;
 class SampleRun {
  public:
   SampleRun(Engine& engine, const ReplaySample& sample)
-      : engine_(engine),
-        sample_(sample),
-        ids_(sample.ids),
-        base_(engine, static_cast<uint32_t>(sample.ids.size())) {}
+      : engine_(engine), sample_(sample), ids_(sample.ids) {}
 
   // Logits before each token of the rest, for the four ways.
   absl::StatusOr<std::vector<Rows>> Run() {
-    Sequence base(&engine_, base_.lent());
+    RP_ASSIGN(const SequenceBuffers start, MakeBuffers());
+    RP_ASSIGN(SequenceBuffers memory, MakeBuffers());
+    Sequence base(&engine_, start.lent());
     std::vector<float> logits(vocab());
     RP_TRY(base.Prefill(Prefix(), PrefillMode::kOracle, logits));
     std::vector<Rows> out;
     for (size_t mode = 0; mode < std::size(kReplayModes); ++mode) {
-      SequenceBuffers memory = base_;  // Every way starts from the same state.
+      RP_TRY(memory.CopyFrom(start));  // Every way starts from the same state.
       Sequence sequence(&engine_, memory.lent());
       RP_TRY(Reach(mode, base, &sequence, memory.lent(), logits));
       RP_ASSIGN(Rows rows, Follow(&sequence, logits));
@@ -44,6 +43,9 @@ class SampleRun {
   }
 
  private:
+  absl::StatusOr<SequenceBuffers> MakeBuffers() const {
+    return SequenceBuffers::Make(engine_, static_cast<uint32_t>(ids_.size()));
+  }
   size_t vocab() const { return engine_.geometry().config.vocab_size; }
   std::span<const TokenId> Prefix() const { return std::span(ids_).first(sample_.prefix); }
   std::span<const TokenId> Suffix() const {
@@ -103,7 +105,6 @@ class SampleRun {
   Engine& engine_;
   const ReplaySample& sample_;
   const std::vector<TokenId>& ids_;
-  SequenceBuffers base_;
 };
 
 void Add(const Rows& exact, const Rows& rows, std::span<const TokenId> rest, ReplayFigures* sums) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "gpu/engine/loaded_model.h"
+#include "gpu/backends/loaded_model.h"
 
 namespace reprise::bench {
 

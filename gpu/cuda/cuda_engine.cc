@@ -84,6 +84,7 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::MakeWith(const ModelGeom
   std::unique_ptr<CudaEngine> engine(new CudaEngine(geometry, options.rows_max));
   engine->weights_ = std::move(weights);
   RP_ASSIGN(engine->stream_, Stream::Create());
+  engine->memory_ = std::make_unique<CudaMemory>(options.device, engine->stream_.get());
   RP_TRY(engine->Allocate());
   return engine;
 }

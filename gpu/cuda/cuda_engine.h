@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/cuda/cuda_memory.h"
 #include "gpu/cuda/device.h"
 #include "gpu/cuda/kernels.h"
 #include "gpu/cuda/step_graphs.h"
@@ -43,6 +44,8 @@ class CudaEngine final : public Engine {
   absl::Status Draft(std::span<const DraftRequest> requests,
                      std::span<DraftResult> results) override;
   EngineCounters counters() const override { return counters_; }
+  EngineMemory& memory() const override { return *memory_; }
+  absl::Status EnterThread() override { return memory_->MakeCurrent(); }
 
   const Stream& stream() const { return stream_; }
   uint64_t weight_bytes() const { return weights_.bytes; }
@@ -123,6 +126,7 @@ class CudaEngine final : public Engine {
   Workspace work_;
   uint64_t workspace_bytes_ = 0;
   Stream stream_;
+  std::unique_ptr<CudaMemory> memory_;
   StepUpload step_;
   StepGraphs graphs_;
   uint64_t graphs_of_ = 0;  // StepUpload::moved when they were made.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpu/cuda/device.h"
+#include "gpu/engine/kv_slots.h"
 
 // The HBM tier: slots for block records and windows in device memory, and copies between them and
 // pinned host memory that run beside the engine's steps.
@@ -42,14 +43,6 @@ class StreamClock {
   std::array<Event, kKept> events_;
 };
 
-// A copy of a slot's bytes to or from pinned host memory.
-struct SlotCopy {
-  uint32_t slot = 0;
-  std::byte* host = nullptr;
-  uint32_t offset = 0;  // Within the slot.
-  uint32_t bytes = 0;   // 0: the slot.
-};
-
 class HbmPool {
  public:
   // `compute`: the stream that steps run on. Slots are aligned to 256 bytes.
@@ -65,8 +58,9 @@ class HbmPool {
   absl::StatusOr<uint32_t> Take();
   void Give(uint32_t slot);
 
-  // Queues a batch of copies. The number is of the stream that they run on: loads(), stores().
-  // The host memory of a store may be read once its number is done, that of a load written to.
+  // Queues a batch of copies; their host memory is pinned. The number is of the stream that they
+  // run on: loads(), stores(). The host memory of a store may be read once its number is done, that
+  // of a load written to.
   absl::StatusOr<uint64_t> Load(std::span<const SlotCopy> copies);
   absl::StatusOr<uint64_t> Store(std::span<const SlotCopy> copies);
   const StreamClock& loads() const { return loads_; }

@@ -29,8 +29,8 @@ uint32_t Turn::RowsWanted() const {
   return std::max(sequence_.rows_min(), std::min(left, stop_at_ - sequence_.next_row()));
 }
 
-void Turn::EndStep(std::span<const float> logits) {
-  sequence_.RowsDone();
+absl::Status Turn::EndStep(std::span<const float> logits) {
+  RP_TRY(sequence_.RowsDone());
   if (phase_ == Phase::kGenerate) {
     generation_.EndStep(logits);
   } else if (sequence_.rows_left() == 0) {
@@ -39,6 +39,7 @@ void Turn::EndStep(std::span<const float> logits) {
     phase_ = Phase::kGenerate;
   }
   if (phase_ == Phase::kGenerate && generation_.done()) phase_ = Phase::kDone;
+  return absl::OkStatus();
 }
 
 // ---- BatchRunner -------------------------------------------------------------------------------
@@ -133,7 +134,8 @@ absl::Status BatchRunner::Forward(const std::vector<Share>& shares, StepReport* 
   std::vector<size_t> logit_rows;
   size_t total = 0;
   for (const Share& share : shares) {
-    segments.push_back(share.turn->sequence_.NextRows(share.rows));
+    RP_ASSIGN(Segment segment, share.turn->sequence_.NextRows(share.rows));
+    segments.push_back(std::move(segment));
     logit_rows.push_back(segments.back().tokens.size() - segments.back().logits_from);
     total += logit_rows.back();
   }
@@ -146,7 +148,7 @@ absl::Status BatchRunner::Forward(const std::vector<Share>& shares, StepReport* 
     Turn* turn = shares[i].turn;
     const bool generated = turn->phase_ == Turn::Phase::kGenerate;
     if (!generated) turn->prefill_rows_ += shares[i].rows;
-    turn->EndStep(std::span(logits_).subspan(at * vocab, logit_rows[i] * vocab));
+    RP_TRY(turn->EndStep(std::span(logits_).subspan(at * vocab, logit_rows[i] * vocab)));
     at += logit_rows[i];
     // Steps beside a prompt's rows say nothing about what a draft costs.
     if (generated && report->prefill_rows == 0) {

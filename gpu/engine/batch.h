@@ -43,7 +43,7 @@ class Turn {
   friend class BatchRunner;
 
   uint32_t RowsWanted() const;  // Of the next step, at most.
-  void EndStep(std::span<const float> logits);
+  absl::Status EndStep(std::span<const float> logits);
 
   Sequence sequence_;
   Generation generation_;

@@ -8,13 +8,15 @@
 #include <vector>
 
 #include "gpu/checkpoint/checkpoint.h"
+#include "gpu/engine/engine_memory.h"
 #include "gpu/engine/live_window.h"
 #include "gpu/model/model_geometry.h"
 
 namespace reprise::engine {
 
 // What a sequence's state lies in. The caller lends it: block payloads in the record format, so
-// that what the store keeps is what attention reads, and one live window.
+// that what the store keeps is what attention reads, and one live window; all of it of the kind
+// that the engine's memory() is.
 //
 // All of it is addressed by absolute position. Taking rows back (a rejected draft, a shorter
 // prefix) is therefore only to go on from an earlier position.
@@ -88,6 +90,11 @@ class Engine {
   virtual const LiveWindowLayout& window_layout() const = 0;
   virtual std::string_view backend() const = 0;  // "cpu/avx512"
   virtual uint32_t rows_max() const = 0;         // Of one call, over all segments.
+
+  // The kind of memory that segments lend.
+  virtual EngineMemory& memory() const { return HostMemory(); }
+  // Called by a thread other than the one that made the engine, before its first call.
+  virtual absl::Status EnterThread() { return absl::OkStatus(); }
 
   // Runs the rows. `logits` takes [rows that give logits][vocab_size], segment after segment.
   // InvalidArgument, before anything is touched, for segments that contradict themselves.

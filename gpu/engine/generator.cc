@@ -28,11 +28,11 @@ absl::Status Step(Sequence* sequence, const Clock& clock, Generation* generation
   RP_TRY(generation->BeginStep());
   const uint32_t rows = sequence->rows_left();
   std::vector<float> logits(size_t{rows} * sequence->engine().geometry().config.vocab_size);
-  const Segment segment = sequence->NextRows(rows);
+  RP_ASSIGN(const Segment segment, sequence->NextRows(rows));
   const Stopwatch watch(clock);
   RP_TRY(sequence->engine().Forward({&segment, 1}, logits));
   const double seconds = watch.seconds();
-  sequence->RowsDone();
+  RP_TRY(sequence->RowsDone());
   generation->EndStep(logits);
   generation->RecordStep(seconds);
   return absl::OkStatus();

@@ -1,6 +1,5 @@
 #include "gpu/engine/sequence.h"
 
-#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
@@ -17,6 +16,7 @@ void Sequence::Resume(std::vector<TokenId> tokens, const ResumePoint& held) {
   replayed_rows_ = 0;
   plan_ = {};
   step_ = 0;
+  kept_.in_use = false;
 }
 
 // ---- Rows for a batch --------------------------------------------------------------------------
@@ -77,58 +77,71 @@ uint32_t Sequence::rows_min() const {
 
 uint32_t Sequence::next_row() const { return plan_.steps[step_].first; }
 
-Segment Sequence::NextRows(uint32_t rows) {
+absl::StatusOr<Segment> Sequence::NextRows(uint32_t rows) {
   RP_CHECK(rows >= rows_min() && rows_min() > 0);
   PrefillStep& rest = plan_.steps[step_];
   const bool last_step = step_ + 1 == plan_.steps.size();
   const PrefillStep step = TakeRows(&rest, rows);
-  if (step.keep_encoder_windows) KeepEncoderWindows();
+  if (step.keep_encoder_windows) RP_TRY(KeepEncoderWindows());
   const bool last_row = last_step && step.end == rest.end;
-  return {.memory = memory_,
-          .tokens = std::span(tokens_).first(step.end),
-          .first = step.first,
-          .write_from = step.write_from,
-          .encoder_from = step.encoder_from,
-          .decoder_first = step.decoder_first,
-          .decoder_from = step.decoder_from,
-          .logits_from = extends_   ? step.first
-                         : last_row ? step.end - 1
-                                    : step.end};
+  return Segment{.memory = memory_,
+                 .tokens = std::span(tokens_).first(step.end),
+                 .first = step.first,
+                 .write_from = step.write_from,
+                 .encoder_from = step.encoder_from,
+                 .decoder_first = step.decoder_first,
+                 .decoder_from = step.decoder_from,
+                 .logits_from = extends_   ? step.first
+                                : last_row ? step.end - 1
+                                           : step.end};
 }
 
-void Sequence::RowsDone() {
-  if (!kept_window_.empty()) PutEncoderWindowsBack();
-  if (plan_.steps[step_].first < plan_.steps[step_].end) return;
-  if (++step_ < plan_.steps.size()) return;
+absl::Status Sequence::RowsDone() {
+  if (kept_.in_use) RP_TRY(PutEncoderWindowsBack());
+  if (plan_.steps[step_].first < plan_.steps[step_].end) return absl::OkStatus();
+  if (++step_ < plan_.steps.size()) return absl::OkStatus();
   held_ = {.hit = length(),
            .encoder_window = true,
            .encoder_from = plan_.encoder_from,
            .decoder_window = true,
            .decoder_from = plan_.decoder_from};
-}
-
-void Sequence::KeepEncoderWindows() {
-  kept_window_.assign(memory_.window, memory_.window + engine_->window_layout().bytes);
+  return absl::OkStatus();
 }
 
 // The encoder's rings, and the tails behind all rings.
-void Sequence::PutEncoderWindowsBack() {
+absl::Status Sequence::KeepEncoderWindows() {
   const LiveWindowLayout& layout = engine_->window_layout();
-  const size_t rings = engine_->geometry().encoder_layers * layout.layer_stride;
-  std::memcpy(memory_.window, kept_window_.data(), rings);
-  std::memcpy(memory_.window + layout.tails_offset, kept_window_.data() + layout.tails_offset,
-              layout.bytes - layout.tails_offset);
-  kept_window_.clear();
+  const uint64_t rings = engine_->geometry().encoder_layers * layout.layer_stride;
+  const uint64_t tails = layout.bytes - layout.tails_offset;
+  if (kept_.buffer.empty()) {
+    RP_ASSIGN(kept_.buffer, engine_->memory().Allocate(rings + tails));
+  }
+  kept_.in_use = true;
+  std::byte* kept = kept_.buffer.data();
+  const MemoryCopy copies[] = {{kept, memory_.window, rings},
+                               {kept + rings, memory_.window + layout.tails_offset, tails}};
+  return engine_->memory().Copy(copies);
+}
+
+absl::Status Sequence::PutEncoderWindowsBack() {
+  const LiveWindowLayout& layout = engine_->window_layout();
+  const uint64_t rings = engine_->geometry().encoder_layers * layout.layer_stride;
+  const uint64_t tails = layout.bytes - layout.tails_offset;
+  kept_.in_use = false;
+  const std::byte* kept = kept_.buffer.data();
+  const MemoryCopy copies[] = {{memory_.window, kept, rings},
+                               {memory_.window + layout.tails_offset, kept + rings, tails}};
+  return engine_->memory().Copy(copies);
 }
 
 // ---- Alone -------------------------------------------------------------------------------------
 
 absl::Status Sequence::RunRows(std::span<float> logits) {
   while (rows_left() > 0) {
-    const Segment segment = NextRows(engine_->rows_max());
+    RP_ASSIGN(const Segment segment, NextRows(engine_->rows_max()));
     const bool gives_logits = segment.logits_from < segment.tokens.size();
     RP_TRY(engine_->Forward({&segment, 1}, gives_logits ? logits : std::span<float>()));
-    RowsDone();
+    RP_TRY(RowsDone());
   }
   return absl::OkStatus();
 }

@@ -44,9 +44,10 @@ class Sequence {
   uint32_t rows_min() const;
   uint32_t next_row() const;  // Position of the next row. REQUIRES: rows_left() > 0.
   // At most `rows` rows, as a segment of Engine::Forward; valid until RowsDone, which must follow.
+  // An error of either is the engine's, of a copy: only Resume may follow.
   // REQUIRES: rows >= rows_min() > 0.
-  Segment NextRows(uint32_t rows);
-  void RowsDone();
+  absl::StatusOr<Segment> NextRows(uint32_t rows);
+  absl::Status RowsDone();
 
   DraftRequest DraftAfter(TokenId token) const;
 
@@ -63,9 +64,22 @@ class Sequence {
   uint64_t replayed_rows() const { return replayed_rows_; }
 
  private:
+  // The encoder's windows as they were before a step that keeps them. A copy of a sequence is made
+  // between steps, and has a place of its own when it needs one.
+  struct KeptWindows {
+    KeptWindows() = default;
+    KeptWindows(const KeptWindows&) {}
+    KeptWindows& operator=(const KeptWindows&) { return *this; }
+    KeptWindows(KeptWindows&&) = default;
+    KeptWindows& operator=(KeptWindows&&) = default;
+
+    EngineBuffer buffer;
+    bool in_use = false;
+  };
+
   absl::Status RunRows(std::span<float> logits);
-  void KeepEncoderWindows();
-  void PutEncoderWindowsBack();
+  absl::Status KeepEncoderWindows();
+  absl::Status PutEncoderWindowsBack();
 
   Engine* engine_;
   SequenceMemory memory_;
@@ -77,8 +91,8 @@ class Sequence {
 
   PrefillPlan plan_;  // Its steps from step_ on are still to be run.
   size_t step_ = 0;
-  bool extends_ = false;                // Every row gives logits.
-  std::vector<std::byte> kept_window_;  // As it was before a step that keeps encoder windows.
+  bool extends_ = false;  // Every row gives logits.
+  KeptWindows kept_;
 };
 
 }  // namespace reprise::engine

@@ -6,15 +6,20 @@
 #include "gpu/checkpoint/weights_digest.h"
 #include "gpu/model/model_limits.h"
 #include "gpu/tokenizer/read_file.h"
+#include "protocol/base/units.h"
 #include "protocol/record/record_layout.h"
+#include "server/log.h"
 
 namespace reprise::server {
 absl::StatusOr<std::unique_ptr<Backend>> Backend::Start(const Options& options,
                                                         const Daemon& daemon) {
   std::unique_ptr<Backend> backend(new Backend(options, daemon));
   RP_ASSIGN(const std::string folder, engine::FindModelFolder(options.model));
-  RP_ASSIGN(backend->model_, engine::LoadModel(folder, {.threads = options.threads}));
+  RP_ASSIGN(backend->model_,
+            engine::LoadModel(folder, {.device = options.device, .threads = options.threads},
+                              options.make));
   const engine::LoadedModel& model = backend->model_;
+  if (!model.note.empty()) LogInfo("engine_device", {{"note", model.note}});
   backend->model_name_ = options.model == "nano"
                              ? options.model
                              : std::filesystem::path(folder).lexically_normal().filename().string();
@@ -42,8 +47,22 @@ absl::StatusOr<std::unique_ptr<Backend>> Backend::Start(const Options& options,
                            std::to_string(options.scheduler.sequences_max) + ": the engine runs " +
                            std::to_string(model.engine->rows_max()) + " rows at once; lower it");
   }
-  backend->scheduler_ = std::make_unique<Scheduler>(model.engine.get(), daemon.entry, daemon.clock,
-                                                    options.scheduler);
+  RP_ASSIGN(std::unique_ptr<HbmTier> tier,
+            HbmTier::For(*model.engine, options.hbm_bytes, options.scheduler.sequences_max));
+  if (const storage::Arena* arena = daemon.entry->facts().arena; tier != nullptr) {
+    LogInfo("hbm_tier", {{"bytes", FormatBytes(tier->slots() * tier->slot_bytes())},
+                         {"blocks", tier->slots()}});
+    auto pinned = model.engine->memory().Pin(arena->slots());
+    if (pinned.ok()) {
+      backend->pinned_arena_ = *std::move(pinned);
+    } else {
+      LogWarning("not_pinned", {{"what", "the DRAM tier"},
+                                {"why", pinned.status()},
+                                {"action", "blocks are loaded into HBM slowly"}});
+    }
+  }
+  backend->scheduler_ = std::make_unique<Scheduler>(model.engine.get(), std::move(tier),
+                                                    daemon.entry, daemon.clock, options.scheduler);
   return backend;
 }
 

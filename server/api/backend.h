@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "gpu/engine/loaded_model.h"
+#include "gpu/backends/loaded_model.h"
 #include "protocol/identity/manifest.h"
 #include "server/api/chat_format.h"
 #include "server/api/session_book.h"
@@ -19,8 +19,11 @@ namespace reprise::server {
 class Backend {
  public:
   struct Options {
-    std::string model;  // "nano", or a folder.
+    std::string model;            // "nano", or a folder.
+    std::string device = "auto";  // See EngineOptions.
     uint32_t threads = 0;
+    uint64_t hbm_bytes = 0;  // Of an engine with memory of its own; see HbmTier::For.
+    engine::EngineMaker make = engine::MakeEngine;
     uint32_t tokens_max_default = 1024;  // Of an answer when the request does not say.
     Scheduler::Options scheduler;
   };
@@ -58,6 +61,7 @@ class Backend {
   std::string model_name_;
   int64_t created_s_ = 0;
   engine::LoadedModel model_;
+  engine::EngineBuffer pinned_arena_;
   std::unique_ptr<ChatFormat> format_;
   Manifest manifest_;
   std::mutex mutex_;

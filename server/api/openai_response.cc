@@ -40,7 +40,8 @@ Json UsageJson(const RequestReport& report) {
 
 Json ReportJson(const RequestReport& report) {
   return {{"hit_tokens", report.hit_tokens},
-          {"hit_blocks_by_tier", {{"dram", report.dram_blocks}, {"ssd", report.ssd_blocks}}},
+          {"hit_blocks_by_tier",
+           {{"hbm", report.hbm_blocks}, {"dram", report.dram_blocks}, {"ssd", report.ssd_blocks}}},
           {"window", WindowSourceName(report.window)},
           {"exactness", report.exact ? "exact" : "replayed"},
           {"replayed_tokens", report.replayed_tokens},

@@ -1,11 +1,9 @@
 #include "server/serving/active_request.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "protocol/identity/block_hash.h"
-#include "protocol/record/record.h"
 #include "server/log.h"
 
 namespace reprise::server {
@@ -24,11 +22,12 @@ ActiveRequest::ActiveRequest(ServingContext* context,
       request_(std::move(request)),
       events_(std::move(events)),
       geometry_(context->engine.geometry()),
-      submitted_at_(submitted_at) {
+      submitted_at_(submitted_at),
+      hit_(context) {
   report_.prompt_tokens = static_cast<uint32_t>(request_->prompt.size());
 }
 
-ActiveRequest::~ActiveRequest() { RP_CHECK(pending_ == 0 && slots_.empty() && taken_.empty()); }
+ActiveRequest::~ActiveRequest() { RP_CHECK(pending_ == 0 && taken_.empty()); }
 
 uint32_t ActiveRequest::BuffersFor(const GenerationRequest& request) {
   const uint32_t first = BlocksFor(request.prompt.size() + request.options.tokens_max);
@@ -37,8 +36,9 @@ uint32_t ActiveRequest::BuffersFor(const GenerationRequest& request) {
 }
 
 bool ActiveRequest::Start() {
-  if (!context_.buffers.Reserve(BuffersFor(*request_))) return false;
+  if (!context_.Reserve(BuffersFor(*request_))) return false;
   reserved_ = BuffersFor(*request_);
+  if (context_.tier != nullptr) hbm_reserved_ = reserved_;
   started_at_ = context_.clock.Now();
   report_.queue_seconds = static_cast<double>(started_at_ - submitted_at_) / kSecond;
   session_id_ = request_->session_id;
@@ -68,6 +68,14 @@ void ActiveRequest::OnLookup(std::vector<StorePort::Residency> where) {
   while (blocks < where.size() &&
          (where[blocks] == Residency::kDram || where[blocks] == Residency::kSsd)) {
     ++blocks;
+  }
+  if (context_.tier != nullptr) {
+    for (size_t i = 0; i < where.size(); ++i) {
+      const BlockKey key = KeyOf(chain_[i]);
+      // What was removed from the store must not be found in a faster place.
+      if (where[i] == Residency::kAbsent) context_.tier->Forget(key);
+      if (i < blocks && context_.tier->Has(key)) where[i] = Residency::kDram;  // No read.
+    }
   }
   where.resize(blocks);
   where_ = std::move(where);
@@ -133,23 +141,21 @@ void ActiveRequest::Load(uint32_t blocks, const wire::WindowKey* window) {
   }
   std::vector<BlockKey> keys;
   for (uint32_t i = 0; i < blocks; ++i) keys.push_back(KeyOf(chain_[i]));
-  context_.store.Acquire(
-      request_->name_space, std::move(keys), context_.load_limit_ns,
-      [this, blocks](StorePort::Acquired acquired) {
-        slots_ = std::move(acquired.slots);
-        report_.ssd_blocks = acquired.from_ssd;
-        if (slots_.size() < blocks) {
-          ++context_.counters.load_shortfalls;
-          LogWarning("load_shortfall", {{"blocks", blocks},
-                                        {"loaded", slots_.size()},
-                                        {"outcome", OutcomeName(acquired.stopped_by)},
-                                        {"action", "the rest is computed again"}});
-        }
-        context_.gate.RecordLoad(uint64_t{acquired.from_ssd} * context_.store.record_bytes(),
-                                 context_.SecondsSince(load_began_));
-        CallDone();
-        if (pending_ == 0) OnLoaded();
-      });
+  hit_.Load(request_->name_space, std::move(keys), request_->exact,
+            [this, blocks](const HitBlocks::Loaded& loaded) {
+              report_.ssd_blocks = loaded.from_ssd;
+              if (hit_.size() < blocks) {
+                ++context_.counters.load_shortfalls;
+                LogWarning("load_shortfall", {{"blocks", blocks},
+                                              {"loaded", hit_.size()},
+                                              {"outcome", OutcomeName(loaded.stopped_by)},
+                                              {"action", "the rest is computed again"}});
+              }
+              context_.gate.RecordLoad(uint64_t{loaded.from_ssd} * context_.store.record_bytes(),
+                                       context_.SecondsSince(load_began_));
+              CallDone();
+              if (pending_ == 0) OnLoaded();
+            });
 }
 
 void ActiveRequest::OnLoaded() {
@@ -160,20 +166,15 @@ void ActiveRequest::OnLoaded() {
 
 // An exact answer uses nothing that derives from a replay.
 void ActiveRequest::CutExact() {
-  size_t exact = 0;
-  while (exact < slots_.size() &&
-         (LoadRecordHeader(context_.store.slot(slots_[exact])).flags & kReplayDerived) == 0) {
-    ++exact;
-  }
-  if (exact == slots_.size()) return;
-  context_.store.Release({slots_.begin() + static_cast<ptrdiff_t>(exact), slots_.end()});
-  slots_.resize(exact);
+  uint32_t exact = 0;
+  while (exact < hit_.size() && !hit_.replay_derived(exact)) ++exact;
+  hit_.CutTo(exact);
 }
 
-uint32_t ActiveRequest::RestoreWindow(Choice* choice, engine::ResumePoint* resume) {
+absl::StatusOr<uint32_t> ActiveRequest::RestoreWindow(Choice* choice, engine::ResumePoint* resume) {
   const uint32_t position = window_position_;
   const uint32_t whole = position / kBlockTokens;
-  if (window_.empty() || slots_.size() < whole) return 0;
+  if (window_.empty() || hit_.size() < whole) return 0;
   const auto refuse = [this](std::string_view why) {
     ++context_.counters.bad_windows;
     LogWarning("bad_window", {{"why", why}, {"action", "its windows are replayed"}});
@@ -191,8 +192,7 @@ uint32_t ActiveRequest::RestoreWindow(Choice* choice, engine::ResumePoint* resum
   if (decoded->partial_payload.size() != (position % kBlockTokens == 0 ? 0 : payload)) {
     return refuse("its partial block has another size");
   }
-  const auto info = engine::RestoreSnapshot(geometry_, context_.engine.window_layout(),
-                                            decoded->windows, choice->window);
+  const auto info = context_.windows.Restore(decoded->windows, choice->window);
   if (!info.ok()) return refuse(Message(info.status()));
   if (info->position != position) return refuse("it is of another position");
   const bool derived = decoded->replay_derived || info->encoder_replayed;
@@ -206,9 +206,9 @@ uint32_t ActiveRequest::RestoreWindow(Choice* choice, engine::ResumePoint* resum
              .decoder_window = info->decoder,
              .decoder_from = from};
   if (position % kBlockTokens != 0) {
-    choice->blocks[whole] = context_.buffers.Take();
-    taken_.push_back(choice->blocks[whole]);
-    std::memcpy(choice->blocks[whole], decoded->partial_payload.data(), payload);
+    choice->blocks[whole] = TakeBlock();
+    const engine::MemoryCopy copy{choice->blocks[whole], decoded->partial_payload.data(), payload};
+    RP_TRY(context_.engine.memory().Copy({&copy, 1}));
   }
   report_.loaded_bytes += window_.size();
   return position;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gpu/engine/batch.h"
+#include "server/serving/hit_blocks.h"
 #include "server/serving/request.h"
 #include "server/serving/serving_context.h"
 #include "server/serving/session_snapshot.h"
@@ -49,7 +50,7 @@ class ActiveRequest {
  private:
   enum class State : uint8_t { kWaiting, kLoading, kRunning, kStoring, kEnded };
 
-  // One answer. Its blocks before `own_from` are the first choice's or lie in slots of the store.
+  // One answer. Its blocks before `own_from` are the first choice's or those of the hit.
   struct Choice {
     std::unique_ptr<engine::Turn> turn;
     std::byte* window = nullptr;
@@ -68,20 +69,22 @@ class ActiveRequest {
   void OnLoaded();
   void CutExact();
   // The position that the snapshot allows to go on from, or 0.
-  uint32_t RestoreWindow(Choice* choice, engine::ResumePoint* resume);
+  absl::StatusOr<uint32_t> RestoreWindow(Choice* choice, engine::ResumePoint* resume);
   std::vector<wire::WindowKey> WindowCandidates(uint32_t blocks) const;
 
   // ---- Running
   void Run();
-  void TakeBlocks(Choice* choice, uint32_t from);
-  void AddChoices();
+  absl::Status Begin();
+  absl::Status TakeBlocks(Choice* choice, uint32_t from);
+  std::byte* TakeBlock();
+  absl::Status AddChoices();
   void AfterStep(Choice* choice);
   engine::GiveToken GiveFor(uint32_t choice);
 
   // ---- Storing
   uint32_t RowsDone(const Choice& choice) const;
   void PublishBlocks(Choice* choice);
-  ConstBytes Seal(Choice* choice, uint32_t block);
+  BlockWriter::Block Finished(Choice* choice, uint32_t block);
   void PublishWindow(Choice* choice, uint32_t position, bool decoder);
   bool replay_derived(const Choice& choice) const {
     return derived_ || !choice.turn->sequence().encoder_exact();
@@ -104,19 +107,20 @@ class ActiveRequest {
   RequestReport report_;
   absl::Status status_;
   bool cancelled_ = false;
-  uint32_t pending_ = 0;  // Calls of the store that have not come back.
-  uint32_t reserved_ = 0;
+  uint32_t pending_ = 0;       // Calls of the store, and copies, that have not come back.
+  uint32_t reserved_ = 0;      // Buffers,
+  uint32_t hbm_reserved_ = 0;  // and slots of the HBM tier.
 
   std::vector<Hash256> chain_;  // Of the prompt's whole blocks.
   std::vector<StorePort::Residency> where_;
-  std::vector<uint32_t> slots_;  // Pinned: the blocks of the hit.
+  HitBlocks hit_;
   std::vector<std::byte> window_;
   uint32_t window_position_ = 0;
   bool derived_ = false;  // Something of the hit derives from an encoder replay.
   uint64_t session_id_ = 0;
   uint32_t replay_stop_ = 0;  // Where a snapshot of a fork is taken. 0: nowhere.
   std::vector<std::unique_ptr<Choice>> choices_;
-  std::vector<std::byte*> taken_;
+  std::vector<std::byte*> taken_;  // Blocks of its own, as the engine was lent them.
 };
 
 }  // namespace reprise::server

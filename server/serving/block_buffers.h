@@ -21,6 +21,7 @@ class BlockBuffers {
   uint32_t count() const { return count_; }
   uint32_t reserved() const { return reserved_; }
   uint32_t record_bytes() const { return record_bytes_; }
+  Bytes memory() const { return {memory_, size_t{record_bytes_} * count_}; }
 
   bool Reserve(uint32_t buffers) {
     if (buffers > count_ - reserved_) return false;

@@ -44,7 +44,8 @@ std::string_view WindowSourceName(WindowSource source);  // "cold", "found", "re
 struct RequestReport {
   uint32_t prompt_tokens = 0;
   uint32_t hit_tokens = 0;
-  uint32_t dram_blocks = 0;  // Of the hit, by where they were.
+  uint32_t hbm_blocks = 0;  // Of the hit, by where they were.
+  uint32_t dram_blocks = 0;
   uint32_t ssd_blocks = 0;
   WindowSource window = WindowSource::kCold;
   // Nothing that the answer derives from was rebuilt by an encoder replay, now or earlier.

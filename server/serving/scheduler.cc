@@ -11,7 +11,8 @@ namespace reprise::server {
 namespace {
 
 constexpr Nanos kIdleWait = 100 * kMillisecond;
-constexpr size_t kShadowTokensMax = 32;  // Of an answer that are compared.
+constexpr Nanos kCopyWait = 20 * kMicrosecond;  // While blocks are copied and nothing else is due.
+constexpr size_t kShadowTokensMax = 32;         // Of an answer that are compared.
 constexpr size_t kShadowsWaitingMax = 4;
 
 }  // namespace
@@ -104,14 +105,15 @@ void Scheduler::RunShadow() {
 
 // ---- Requests in -------------------------------------------------------------------------------
 
-Scheduler::Scheduler(engine::Engine* engine, Shard* entry, const Clock* clock,
-                     const Options& options)
+Scheduler::Scheduler(engine::Engine* engine, std::unique_ptr<HbmTier> tier, Shard* entry,
+                     const Clock* clock, const Options& options)
     : engine_(*engine),
       clock_(*clock),
       options_(options),
       store_(entry, &queue_),
       context_(engine, &store_, clock, entry->facts().record_bytes,
-               static_cast<uint32_t>(options.memory_bytes / entry->facts().record_bytes)),
+               static_cast<uint32_t>(options.memory_bytes / entry->facts().record_bytes),
+               std::move(tier)),
       runner_(engine, clock, {.prefill_rows_beside = options.prefill_rows_beside}) {
   context_.gate_loads = options.gate_loads;
   context_.durable = options.durable;
@@ -143,6 +145,12 @@ absl::Status Scheduler::Check(const GenerationRequest& request) const {
                            std::to_string(std::min(kChoicesMax, options_.sequences_max)));
   }
   RP_TRY(engine::Validate(request.options.sampling));
+  if (context_.tier != nullptr && ActiveRequest::BuffersFor(request) > context_.tier->slots()) {
+    return InvalidArgument(
+        "the request may need " + std::to_string(ActiveRequest::BuffersFor(request)) +
+        " blocks in HBM and there are " + std::to_string(context_.tier->slots()) +
+        "; lower max_tokens or n, or raise engine.hbm_bytes");
+  }
   if (ActiveRequest::BuffersFor(request) > context_.buffers.count()) {
     return InvalidArgument(
         "the request may need " + std::to_string(ActiveRequest::BuffersFor(request)) +
@@ -206,8 +214,12 @@ void Scheduler::Join() {
 // ---- The loop ----------------------------------------------------------------------------------
 
 void Scheduler::Run() {
+  if (const absl::Status status = engine_.EnterThread(); !status.ok()) {
+    LogError("engine_failed", {{"error", status}, {"action", "every request will fail"}});
+  }
   for (;;) {
     queue_.Run();
+    if (context_.tier != nullptr) context_.tier->Poll();
     if (stopping_) {
       for (const Entry& entry : active_) entry.request->Cancel();
       for (const Entry& entry : waiting_) {
@@ -249,7 +261,8 @@ void Scheduler::Step() {
   std::vector<engine::Turn*> turns;
   for (const Entry& entry : active_) entry.request->AppendTurns(&turns);
   if (turns.empty()) {
-    queue_.Wait(kIdleWait);
+    const bool copying = context_.tier != nullptr && context_.tier->copying();
+    queue_.Wait(copying ? kCopyWait : kIdleWait);
     return;
   }
   const auto report = runner_.Step(turns);
@@ -306,6 +319,7 @@ void Scheduler::Count(const ActiveRequest& request) {
   counters.output_tokens += report.output_tokens;
   counters.drafted += report.drafted;
   counters.accepted += report.accepted;
+  counters.hbm_blocks += report.hbm_blocks;
   counters.dram_blocks += report.dram_blocks;
   counters.ssd_blocks += report.ssd_blocks;
   counters.loaded_bytes += report.loaded_bytes;
@@ -320,6 +334,17 @@ void Scheduler::PublishState() {
   state_.waiting = static_cast<uint32_t>(waiting_.size());
   state_.buffers = context_.buffers.count();
   state_.buffers_reserved = context_.buffers.reserved();
+  if (const HbmTier* tier = context_.tier.get(); tier != nullptr) {
+    const HbmTier::Counters& counters = tier->counters();
+    state_.hbm = {.slots = tier->slots(),
+                  .reserved = tier->reserved(),
+                  .blocks = tier->with_key(),
+                  .bytes = tier->slots() * tier->slot_bytes(),
+                  .loads = counters.loads,
+                  .loaded_bytes = counters.loaded_bytes,
+                  .evictions = counters.evictions,
+                  .stored_out = counters.stored_out};
+  }
   state_.seconds_per_row = context_.gate.seconds_per_row();
   state_.load_bytes_per_second = context_.gate.load_bytes_per_second();
 }

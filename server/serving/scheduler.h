@@ -26,15 +26,17 @@ class Scheduler {
   struct Options {
     uint32_t sequences_max = 8;  // Answers that are worked on at once.
     uint32_t waiting_max = 64;   // Requests that wait.
-    uint64_t memory_bytes = 0;   // For blocks of active sequences.
+    uint64_t memory_bytes = 0;   // Of the host, for blocks of active sequences.
     uint32_t prefill_rows_beside = 256;
     bool gate_loads = true;
     bool durable = true;
     double shadow_fraction = 0;  // Of replayed requests that are computed again, exactly.
   };
 
-  // `entry` is one of the shards; all of them must run until Join returned.
-  Scheduler(engine::Engine* engine, Shard* entry, const Clock* clock, const Options& options);
+  // `entry` is one of the shards; all of them must run until Join returned. `tier`: where an engine
+  // whose memory is not the host's has the blocks; null for others.
+  Scheduler(engine::Engine* engine, std::unique_ptr<HbmTier> tier, Shard* entry, const Clock* clock,
+            const Options& options);
   ~Scheduler();  // Joins.
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;

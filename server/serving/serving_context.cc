@@ -1,17 +1,12 @@
 #include "server/serving/serving_context.h"
 
 #include <algorithm>
-#include <new>
+#include <utility>
 
+#include "server/log.h"
 #include "server/serving/request.h"
 
 namespace reprise::server {
-namespace {
-
-constexpr std::align_val_t kWindowAlignment{64};
-
-}  // namespace
-
 std::string_view WindowSourceName(WindowSource source) {
   switch (source) {
     case WindowSource::kCold:
@@ -26,15 +21,36 @@ std::string_view WindowSourceName(WindowSource source) {
   return "unknown";
 }
 
-LiveWindows::~LiveWindows() {
-  for (std::byte* window : free_) ::operator delete(window, kWindowAlignment);
+ServingContext::ServingContext(engine::Engine* the_engine, StorePort* the_store,
+                               const Clock* the_clock, uint32_t record_bytes, uint32_t buffer_count,
+                               std::unique_ptr<HbmTier> the_tier)
+    : engine(*the_engine),
+      store(*the_store),
+      clock(*the_clock),
+      buffers(record_bytes, buffer_count),
+      tier(std::move(the_tier)),
+      writer(this),
+      windows(the_engine),
+      prng(static_cast<uint64_t>(the_clock->WallMillis())) {
+  if (tier == nullptr) return;
+  tier->set_store_out([this](const std::byte* data, const HbmTier::Unstored& record) {
+    writer.StoreOut(data, record.name_space, record.tail);
+  });
+  auto pinned = engine.memory().Pin(buffers.memory());
+  if (pinned.ok()) {
+    pinned_buffers = *std::move(pinned);
+  } else {
+    LogWarning("not_pinned", {{"what", "engine.memory"},
+                              {"why", pinned.status()},
+                              {"action", "blocks are copied out slowly"}});
+  }
 }
 
-std::byte* LiveWindows::Take() {
-  if (free_.empty()) return static_cast<std::byte*>(::operator new(bytes_, kWindowAlignment));
-  std::byte* window = free_.back();
-  free_.pop_back();
-  return window;
+bool ServingContext::Reserve(uint32_t blocks) {
+  if (!buffers.Reserve(blocks)) return false;
+  if (tier == nullptr || tier->Reserve(blocks)) return true;
+  buffers.Unreserve(blocks);
+  return false;
 }
 
 bool ForkDetector::SeenBefore(const BlockKey& end_of_hit) {

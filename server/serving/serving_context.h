@@ -11,27 +11,14 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/prng.h"
 #include "server/serving/block_buffers.h"
+#include "server/serving/block_writer.h"
+#include "server/serving/hbm_tier.h"
+#include "server/serving/live_windows.h"
 #include "server/serving/load_gate.h"
 #include "server/serving/store_port.h"
 #include "server/serving_metrics.h"
 
 namespace reprise::server {
-
-// Live windows of sequences, kept for reuse. One thread.
-class LiveWindows {
- public:
-  explicit LiveWindows(uint64_t bytes) : bytes_(bytes) {}
-  ~LiveWindows();
-  LiveWindows(const LiveWindows&) = delete;
-  LiveWindows& operator=(const LiveWindows&) = delete;
-
-  std::byte* Take();  // Aligned to 64 bytes; content unspecified.
-  void Return(std::byte* window) { free_.push_back(window); }
-
- private:
-  uint64_t bytes_;
-  std::vector<std::byte*> free_;
-};
 
 // Remembers where hits were completed by a replay lately: a second one at the same place means that
 // a common prefix forks there, and a snapshot is worth its memory. One thread.
@@ -46,19 +33,22 @@ class ForkDetector {
 
 // What the requests of one engine share. The engine's thread, but for what says otherwise.
 struct ServingContext {
+  // `the_tier`: for an engine whose memory is not the host's; null for others.
   ServingContext(engine::Engine* the_engine, StorePort* the_store, const Clock* the_clock,
-                 uint32_t record_bytes, uint32_t buffer_count)
-      : engine(*the_engine),
-        store(*the_store),
-        clock(*the_clock),
-        buffers(record_bytes, buffer_count),
-        windows(the_engine->window_layout().bytes),
-        prng(static_cast<uint64_t>(the_clock->WallMillis())) {}
+                 uint32_t record_bytes, uint32_t buffer_count, std::unique_ptr<HbmTier> the_tier);
+
+  // Reserves what a request may need in each: blocks in the engine's memory, and buffers.
+  bool Reserve(uint32_t blocks);
 
   engine::Engine& engine;
   StorePort& store;
   const Clock& clock;
+  // Host memory for the blocks that active sequences compute; with a tier, for those on their way
+  // from it to the store.
   BlockBuffers buffers;
+  engine::EngineBuffer pinned_buffers;  // They end first.
+  std::unique_ptr<HbmTier> tier;        // Null: blocks lie in buffers and in the store's slots.
+  BlockWriter writer;
   LiveWindows windows;
   LoadGate gate;
   ForkDetector forks;

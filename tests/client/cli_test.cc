@@ -170,7 +170,7 @@ TEST_F(CliTest, DoctorTellsEveryCheck) {
     EXPECT_EQ(check["level"] == "ok", check["advice"] == "") << check;
   }
   EXPECT_THAT(names, testing::ElementsAre("daemon", "io_uring", "memlock", "huge pages",
-                                          "loopback TCP", "rdma", "disk"));
+                                          "loopback TCP", "rdma", "gpu", "disk"));
   EXPECT_EQ(doctor["checks"][0]["level"], "ok");
   EXPECT_EQ(result.exit_code, doctor["ok"].get<bool>() ? kExitOk : kExitMiss);
 }

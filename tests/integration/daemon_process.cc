@@ -15,6 +15,11 @@ namespace {
 const std::string kReprised = RP_BINARY_DIR "/bin/reprised";
 const std::string kReprise = RP_BINARY_DIR "/bin/reprise";
 
+std::string DefaultProgram() {
+  const char* named = std::getenv("RP_DAEMON");
+  return named != nullptr ? named : "reprised";
+}
+
 // What follows `name`= in the line that says "ready", up to a space or a quote.
 std::string ReadyField(const std::string& log, const std::string& name) {
   const size_t line = log.find(" ready ");
@@ -46,11 +51,11 @@ std::string DaemonConfig::ToToml(const std::string& data_dir) const {
   return text;
 }
 
-DaemonProcess::DaemonProcess(const std::string& config_path, std::string log_path,
-                             uint64_t descriptors_max)
+DaemonProcess::DaemonProcess(const std::string& program, const std::string& config_path,
+                             std::string log_path, uint64_t descriptors_max)
     : log_path_(std::move(log_path)) {
   std::filesystem::remove(log_path_);
-  pid_ = StartProgram({.arguments = {kReprised, "--config", config_path},
+  pid_ = StartProgram({.arguments = {RP_BINARY_DIR "/bin/" + program, "--config", config_path},
                        .out_path = log_path_,
                        .err_path = log_path_,
                        .descriptors_max = descriptors_max});
@@ -88,6 +93,7 @@ uint16_t DaemonProcess::http_port() const {
 void DaemonTest::SetUp() {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
   directory_ = std::string(RP_BINARY_DIR "/it/") + test->test_suite_name() + "." + test->name();
+  if (DefaultProgram() != "reprised") directory_ += "+";  // Sockets have short names.
   std::filesystem::remove_all(directory_);
   std::filesystem::create_directories(directory_);
   setenv("TSAN_OPTIONS", "suppressions=" RP_SOURCE_DIR "/tests/integration/tsan.supp", 0);
@@ -107,7 +113,9 @@ void DaemonTest::EndDaemon() {
 bool DaemonTest::Start(const DaemonConfig& config, uint64_t descriptors_max) {
   daemon_.reset();
   WriteText(config_path(), config.ToToml(data_dir()));
-  daemon_ = std::make_unique<DaemonProcess>(config_path(), directory_ + "/log", descriptors_max);
+  daemon_ =
+      std::make_unique<DaemonProcess>(config.program.empty() ? DefaultProgram() : config.program,
+                                      config_path(), directory_ + "/log", descriptors_max);
   if (daemon_->WaitUntilReady()) return true;
   ADD_FAILURE() << "the daemon is not ready:\n" << daemon_->log();
   return false;

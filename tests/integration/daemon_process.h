@@ -37,6 +37,9 @@ struct DaemonConfig {
   uint32_t staging_slots = 16;
   std::string idle_frame_timeout = "10s";
   std::map<std::string, std::string> quota;
+  // reprised; or reprised_arena, whose engine has memory of its own, as a GPU has. RP_DAEMON in the
+  // environment names another for all tests of a program.
+  std::string program;
   std::string engine;  // Model to serve; empty: none. Needs http.
   std::string more;    // Lines of [engine], and sections after it.
 
@@ -46,7 +49,8 @@ struct DaemonConfig {
 // One run of the daemon, from exec to its reaped end.
 class DaemonProcess {
  public:
-  DaemonProcess(const std::string& config_path, std::string log_path, uint64_t descriptors_max = 0);
+  DaemonProcess(const std::string& program, const std::string& config_path, std::string log_path,
+                uint64_t descriptors_max = 0);
   ~DaemonProcess();  // Kills what still runs.
   DaemonProcess(const DaemonProcess&) = delete;
   DaemonProcess& operator=(const DaemonProcess&) = delete;

@@ -10,6 +10,24 @@
 
 namespace reprise::test {
 
+std::vector<std::byte> BytesFromHex(const std::string& hex) {
+  std::vector<std::byte> bytes;
+  for (size_t i = 0; i < hex.size(); i += 2) {
+    bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+nlohmann::json HeaderOfSessionFile(const std::string& file) {
+  const auto bytes = LoadLe<uint64_t>(reinterpret_cast<const std::byte*>(file.data()) + 8);
+  return nlohmann::json::parse(file.substr(16, bytes));
+}
+
+Manifest ManifestOfSessionFile(const std::string& file) {
+  const std::vector<std::byte> encoded = BytesFromHex(HeaderOfSessionFile(file)["manifest"]);
+  return *DecodeManifest({reinterpret_cast<const char*>(encoded.data()), encoded.size()});
+}
+
 ShardFile::ShardFile(std::string path, uint32_t record_bytes, uint64_t region_bytes)
     : path_(std::move(path)),
       record_bytes_(record_bytes),

@@ -1,13 +1,22 @@
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "protocol/base/bytes.h"
 #include "protocol/base/types.h"
+#include "protocol/identity/manifest.h"
 
 // A stopped daemon's files, read and damaged from outside. storage/FORMAT.md says where things are.
 namespace reprise::test {
+
+std::vector<std::byte> BytesFromHex(const std::string& hex);
+
+// Of an exported session's file, whole as it is.
+nlohmann::json HeaderOfSessionFile(const std::string& file);
+Manifest ManifestOfSessionFile(const std::string& file);
 
 class ShardFile {
  public:

@@ -68,25 +68,10 @@ class SessionTest : public DaemonTest {
                           "http://127.0.0.1:" + std::to_string(daemon().http_port())})
                   .exit_code,
               0);
-    return ManifestIn(ReadText(file));
-  }
-  static Body HeaderOf(const std::string& file) {
-    const auto bytes = LoadLe<uint64_t>(reinterpret_cast<const std::byte*>(file.data()) + 8);
-    return Body::parse(file.substr(16, bytes));
-  }
-  static Manifest ManifestIn(const std::string& file) {
-    const std::vector<std::byte> encoded = FromHex(HeaderOf(file)["manifest"]);
-    return *DecodeManifest({reinterpret_cast<const char*>(encoded.data()), encoded.size()});
-  }
-  static std::vector<std::byte> FromHex(const std::string& hex) {
-    std::vector<std::byte> bytes;
-    for (size_t i = 0; i < hex.size(); i += 2) {
-      bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-    }
-    return bytes;
+    return ManifestOfSessionFile(ReadText(file));
   }
   static BlockKey KeyFrom(const Body& block) {
-    return LoadLe<BlockKey>(FromHex(block["key"]).data());
+    return LoadLe<BlockKey>(BytesFromHex(block["key"]).data());
   }
   bool BecomesIdle() {
     return Eventually([this] {
@@ -198,8 +183,8 @@ TEST_F(SessionTest, ForkExportImport) {
   EXPECT_THAT(import(bad).err, HasSubstr("altered"));
   const auto header_bytes =
       LoadLe<uint64_t>(reinterpret_cast<const std::byte*>(content.data()) + 8);
-  Body header = HeaderOf(content);
-  Manifest manifest = ManifestIn(content);
+  Body header = HeaderOfSessionFile(content);
+  Manifest manifest = ManifestOfSessionFile(content);
   manifest.weights_digest = std::string(manifest.weights_digest.size(), 'a');
   header["manifest"] = ToHex(AsBytes(std::string_view(EncodeManifest(manifest))));
   WriteText(bad, content.substr(0, 16) + header.dump() + content.substr(16 + header_bytes));

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "client/session/api_client.h"
+#include "gpu/backends/loaded_model.h"
 #include "gpu/engine/generator.h"
-#include "gpu/engine/loaded_model.h"
 #include "gpu/engine/snapshot.h"
 #include "protocol/base/prng.h"
 #include "tests/integration/daemon_process.h"
@@ -98,10 +98,10 @@ class Offline {
     while (sequence->rows_left() > 0) {
       uint32_t rows = std::min(sequence->rows_left(), 256u);
       if (sequence->next_row() < stop) rows = std::min(rows, stop - sequence->next_row());
-      const engine::Segment segment = sequence->NextRows(std::max(rows, sequence->rows_min()));
+      const engine::Segment segment = *sequence->NextRows(std::max(rows, sequence->rows_min()));
       const bool last = segment.logits_from < segment.tokens.size();
       ASSERT_TRUE(engine_.Forward({&segment, 1}, last ? logits : std::span<float>()).ok());
-      sequence->RowsDone();
+      ASSERT_TRUE(sequence->RowsDone().ok());
       if (stop != 0 && sequence->rows_left() > 0 && sequence->next_row() == stop) Save(stop, false);
     }
   }
@@ -137,7 +137,8 @@ TEST_F(SoakTest, SlowEveryAnswerIsThatOfAnOfflineRun) {
                       .engine = "nano"};
   config.more = "sequences_max = 4\nthreads = 1\n";
   ASSERT_TRUE(Start(config));
-  auto loaded = engine::LoadModel(*engine::FindModelFolder("nano"), {.threads = 1});
+  auto loaded =
+      engine::LoadModel(*engine::FindModelFolder("nano"), {.device = "cpu", .threads = 1});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const engine::Tokenizer& tokenizer = *loaded->tokenizer;
 

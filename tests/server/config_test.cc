@@ -201,6 +201,19 @@ INSTANTIATE_TEST_SUITE_P(
                   "limits.staging_bytes_total = ", "64 slots; set it to 7.00 MiB"},
         BadConfig{"small_quota", [](Config& c, M&) { c.quota_bytes["acme"] = 1; },
                   "quota.acme = 1 B: ", "leave the tenant out"},
+        BadConfig{"engine_device",
+                  [](Config& c, M&) {
+                    c.engine.model = "nano";
+                    c.engine.device = "cuda:x";
+                  },
+                  "engine.device = \"cuda:x\": ", "set it to cpu, cuda, cuda:<number"},
+        BadConfig{"engine_hbm",
+                  [](Config& c, M&) {
+                    c.engine.model = "nano";
+                    c.engine.device = "cpu";
+                    c.engine.hbm_bytes = 1_GiB;
+                  },
+                  "engine.hbm_bytes = 1.00 GiB: ", "set it to 0B, or engine.device to cuda"},
         BadConfig{"model", [](Config& c, M&) { c.model = "gpt"; },
                   "model = \"gpt\": ", "v4.1-flash or nano"},
         BadConfig{"payload", [](Config& c, M&) { c.payload_bytes = 1000; },

@@ -1,4 +1,4 @@
-#include "gpu/engine/loaded_model.h"
+#include "gpu/backends/loaded_model.h"
 
 #include <filesystem>
 #include <utility>
@@ -30,12 +30,14 @@ absl::StatusOr<std::vector<uint32_t>> EngramMapOf(const std::string& folder,
 
 }  // namespace
 
-absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, const CpuEngineOptions& options) {
+absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, const EngineOptions& options,
+                                      const EngineMaker& make) {
   LoadedModel model{.folder = folder,
                     .geometry = {},
                     .checkpoint = nullptr,
                     .tokenizer = nullptr,
-                    .engine = nullptr};
+                    .engine = nullptr,
+                    .note = {}};
   RP_ASSIGN(const ModelConfig config, ModelConfig::Load(folder + "/config.json"));
   RP_ASSIGN(model.geometry, ModelGeometry::For(config));
   const bool below = std::filesystem::is_directory(folder + "/checkpoint");
@@ -43,7 +45,7 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, const CpuEngine
   RP_ASSIGN(model.tokenizer, TokenizerOf(folder, config));
   RP_ASSIGN(std::vector<uint32_t> map, EngramMapOf(folder, config, *model.tokenizer));
   RP_ASSIGN(model.engine,
-            MakeCpuEngine(model.geometry, *model.checkpoint, std::move(map), options));
+            make(model.geometry, *model.checkpoint, std::move(map), options, &model.note));
   return model;
 }
 
