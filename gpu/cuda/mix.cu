@@ -1,6 +1,7 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
 #include "gpu/cuda/mix_layout.h"
+#include "gpu/cuda/shared_room.h"
 #include "gpu/cuda/wgmma.cuh"
 
 // Single-pass hyper-connections (model-facts section 7): what a sublayer gives is added to the
@@ -24,9 +25,21 @@ __device__ inline float2 PairAt(const Bf16Bits* values, uint64_t at) {
   return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(values + at));
 }
 
+// As LaunchSumParts.
+__device__ inline float2 SummedParts(const StreamAdd& add, uint64_t at) {
+  float2 sum = *reinterpret_cast<const float2*>(add.parts + at);
+  for (uint32_t rank = 1; rank < add.ranks; ++rank) {
+    const float2 one = *reinterpret_cast<const float2*>(add.parts + rank * add.part_stride + at);
+    sum.x += one.x;
+    sum.y += one.y;
+  }
+  return {RoundBf16(sum.x), RoundBf16(sum.y)};
+}
+
 // What is added to values d and d + 1 of a row: bf16 values.
 __device__ inline float2 Added(const StreamAdd& add, uint64_t row, uint32_t hidden, uint32_t d) {
   if (add.h != nullptr) return PairAt(add.h, row * hidden + d);
+  if (add.parts != nullptr) return SummedParts(add, row * hidden + d);
   float2 sum = {0, 0};
   for (uint32_t k = 0; k < add.chosen; ++k) {
     const float2 one =
@@ -277,8 +290,7 @@ __global__ __launch_bounds__(kThreads) void Mix(MixCall call) {
 
 template <uint32_t kRows>
 cudaError_t Queue(const MixCall& call, cudaStream_t stream) {
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(Mix<kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMixShared);
+  const cudaError_t ready = AllowShared<Mix<kRows>>(kMixShared);
   if (ready != cudaSuccess) return ready;
   const dim3 grid(call.shape.hidden / kTile, (call.rows + kRows - 1) / kRows);
   Mix<kRows><<<grid, kThreads, kMixShared, stream>>>(call);
