@@ -60,6 +60,7 @@ class CudaEngine final : public Engine {
   absl::Status ChooseDrafts(std::span<const DraftRequest> requests, std::span<const float> base,
                             std::span<DraftResult> results);
   EngineMemory& memory() const override { return *memory_; }
+  CudaMemory& device_memory() const { return *memory_; }
   absl::Status EnterThread() override { return memory_->MakeCurrent(); }
 
   const Stream& stream() const { return stream_; }
@@ -76,6 +77,9 @@ class CudaEngine final : public Engine {
   // Steps that ran as graphs.
   uint64_t graphs_replayed() const { return graphs_.replayed(); }
   void DropGraphs() { graphs_.Clear(); }
+  // Of a rank: whether the ranks met since BeginApart, so that they may be waiting for one another.
+  bool met() const { return met_; }
+  void BeginApart() { met_ = false; }
   // [rows][index_topk], of the last index layer that ran.
   absl::StatusOr<std::vector<int32_t>> Selections(uint32_t rows);
 
@@ -152,6 +156,7 @@ class CudaEngine final : public Engine {
   RankPlace place_;
   uint32_t heads_, groups_;  // Of attention and of wo_a, on this rank.
   bool graphs_wanted_;
+  bool met_ = false;
   LiveWindowLayout windows_;
   Rope rope_;
   uint32_t rows_max_;

@@ -20,6 +20,7 @@ absl::Status CudaEngine::Meet(const absl::Status& prepared) {
   const absl::Status all = place_.gate->Meet(prepared);
   // Ranks must not differ in which steps they have seen.
   if (!all.ok()) graphs_.Clear();
+  met_ = all.ok();
   return all;
 }
 

@@ -28,6 +28,7 @@ __device__ inline float2 PairAt(const Bf16Bits* values, uint64_t at) {
 // As LaunchSumParts.
 __device__ inline float2 SummedParts(const StreamAdd& add, uint64_t at) {
   float2 sum = *reinterpret_cast<const float2*>(add.parts + at);
+#pragma unroll 1
   for (uint32_t rank = 1; rank < add.ranks; ++rank) {
     const float2 one = *reinterpret_cast<const float2*>(add.parts + rank * add.part_stride + at);
     sum.x += one.x;
