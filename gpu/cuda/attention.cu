@@ -2,9 +2,10 @@
 #include "gpu/cuda/kernels.h"
 #include "gpu/cuda/matrix_attention.h"
 #include "gpu/cuda/places.cuh"
+#include "gpu/cuda/shared_room.h"
 
 // Sparse attention over the FP8 window and FP4 records in place, for any number of heads and dims:
-// a block takes eight heads of one row through its keys, 64 at a time, as the reference does
+// a block takes up to eight heads of one row through its keys, 64 at a time, as the reference does
 // (model-facts section 3.6).
 namespace reprise::engine::cuda {
 namespace {
@@ -20,6 +21,7 @@ class RowAttention {
       : call_(call),
         row_(blockIdx.x),
         head_(blockIdx.y * kHeads),
+        heads_(min(kHeads, call.heads - head_)),
         part_(call.step.part[call.step.part_of_row[blockIdx.x]]) {
     key_stride_ = call.dim + 2;  // Padded: rows begin in different banks.
     query_ = reinterpret_cast<float*>(shared);
@@ -38,6 +40,10 @@ class RowAttention {
     const float* sines = call_.step.sines[call_.rotation] + uint64_t{row_} * pairs;
     for (uint32_t i = threadIdx.x; i < kHeads * dim; i += kThreads) {
       const uint32_t d = i % dim;
+      if (i >= heads_ * dim) {
+        query_[i] = 0;  // Computed with, and stored nowhere.
+        continue;
+      }
       if (d < begin) {
         query_[i] = ToFloat(q[i]);
         continue;
@@ -213,6 +219,7 @@ class RowAttention {
     __syncthreads();
 #pragma unroll
     for (uint32_t h = 0; h < kHeads; ++h) {
+      if (h >= heads_) break;
       const float total = total_[h] + expf(call_.sinks[head_ + h] - top_[h]);
 #pragma unroll
       for (uint32_t i = 0; i < kDimsMax / kThreads; ++i) {
@@ -224,7 +231,7 @@ class RowAttention {
     const float* cosines = call_.step.cosines[call_.rotation] + uint64_t{row_} * pairs;
     const float* sines = call_.step.sines[call_.rotation] + uint64_t{row_} * pairs;
     Bf16* out = reinterpret_cast<Bf16*>(call_.out) + (uint64_t{row_} * call_.heads + head_) * dim;
-    for (uint32_t i = threadIdx.x; i < kHeads * dim; i += kThreads) {
+    for (uint32_t i = threadIdx.x; i < heads_ * dim; i += kThreads) {
       const uint32_t d = i % dim;
       float value = rows[i];
       if (d >= begin) {
@@ -239,7 +246,7 @@ class RowAttention {
   }
 
   const AttentionCall& call_;
-  const uint32_t row_, head_;
+  const uint32_t row_, head_, heads_;
   const DevicePart& part_;
   uint32_t key_stride_;
   float* query_;   // [kHeads][dim]
@@ -262,13 +269,13 @@ cudaError_t LaunchAttention(const AttentionCall& call, cudaStream_t stream) {
 }
 
 cudaError_t LaunchSimpleAttention(const AttentionCall& call, cudaStream_t stream) {
-  if (call.heads % kHeads != 0 || call.dim > kDimsMax) return cudaErrorInvalidValue;
+  if (call.dim > kDimsMax) return cudaErrorInvalidValue;
   const size_t shared = (kHeads * call.dim + kHeads * kKeys + 3 * kHeads) * sizeof(float) +
                         kKeys * (call.dim + 2) * sizeof(Bf16);
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(Attention, cudaFuncAttributeMaxDynamicSharedMemorySize, 128 << 10);
+  const cudaError_t ready = AllowShared<Attention>(128 << 10);
   if (ready != cudaSuccess) return ready;
-  Attention<<<dim3(call.step.rows, call.heads / kHeads), kThreads, shared, stream>>>(call);
+  const dim3 grid(call.step.rows, (call.heads + kHeads - 1) / kHeads);
+  Attention<<<grid, kThreads, shared, stream>>>(call);
   return cudaGetLastError();
 }
 

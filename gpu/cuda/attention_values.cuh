@@ -120,7 +120,7 @@ class ValueAdder {
     const float* cosines = call_.step.cosines[call_.rotation] + uint64_t{row} * pairs;
     const float* sines = call_.step.sines[call_.rotation] + uint64_t{row} * pairs;
     const uint32_t dim = rank_ * kHalfDim + at_.quarter * 16;
-    Bf16Bits* out = call_.out + (uint64_t{row} * kHeads + at_.head) * kDim + dim;
+    Bf16Bits* out = call_.out + (uint64_t{row} * call_.heads + at_.head) * kDim + dim;
 #pragma unroll
     for (uint32_t block = 0; block < kHalfDim / 64; ++block) {
       const bool turned = rank_ * kHalfDim + block * 64 + 64 > begin;
@@ -144,6 +144,7 @@ class ValueAdder {
         }
 #pragma unroll
         for (uint32_t k = 0; k < 2; ++k) {
+          if (at_.head + 8 * k >= call_.heads) continue;
           *reinterpret_cast<uint4*>(out + k * 8 * kDim + block * 64 + h * 8) = eight[k];
         }
       }

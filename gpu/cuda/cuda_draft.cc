@@ -39,13 +39,18 @@ absl::Status CudaEngine::WriteDraftContext(const HalfStep& half) {
 absl::Status CudaEngine::Draft(std::span<const DraftRequest> requests,
                                std::span<DraftResult> results) {
   RP_TRY(CheckDraftRequests(*this, requests, results));
+  if (requests.empty()) return absl::OkStatus();
+  std::vector<float> base(requests.size() * config_.draft_block * config_.vocab_size);
+  RP_TRY(DraftLogits(requests, base));
+  return ChooseDrafts(requests, base, results);
+}
+
+absl::Status CudaEngine::PrepareDrafts(std::span<const DraftRequest> requests) {
   if (requests.size() * config_.draft_block > rows_max_) {
     return InvalidArgument("so many drafts need " +
                            std::to_string(requests.size() * config_.draft_block) +
                            " rows; at most " + std::to_string(rows_max_) + " fit");
   }
-  if (requests.empty()) return absl::OkStatus();
-  ++counters_.draft_steps;
   const ModelConfig& c = config_;
   // Rows of ids of their own: the sampled token, then noise.
   std::vector<std::vector<TokenId>> tokens;
@@ -65,7 +70,14 @@ absl::Status CudaEngine::Draft(std::span<const DraftRequest> requests,
   }
   const float* frequencies[2] = {Floats(work_.frequencies[0]), Floats(work_.frequencies[1])};
   RP_TRY(step_.Begin(rows, {}, 0, c.rope_dim / 2, frequencies, stream_.get()));
-  RP_TRY(step_.Copy(stream_.get()));
+  return step_.Copy(stream_.get());
+}
+
+absl::Status CudaEngine::DraftLogits(std::span<const DraftRequest> requests,
+                                     std::span<float> base) {
+  RP_TRY(Meet(PrepareDrafts(requests)));
+  ++counters_.draft_steps;
+  const ModelConfig& c = config_;
   RP_TRY(Embed());
   const HalfStep& half = step_.encoder;
   for (uint32_t stage = 0; stage < c.draft_stages; ++stage) {
@@ -82,23 +94,20 @@ absl::Status CudaEngine::Draft(std::span<const DraftRequest> requests,
                              Floats(work_.pre[pre_]), Floats(weights_.draft->norm), Bits(work_.y),
                              Bits(work_.x), stream_.get()));
   RP_TRY(Linear(weights_.head, work_.x, work_.logits, half.view.rows, LinearOutput::kFloat));
-  for (DraftResult& result : results) result = {};
-  return Markov(requests, results);
+  RP_TRY(CopyLogits(half.view.rows, base.data()));
+  return stream_.Wait();
 }
 
 // The sequential part: each draft corrects the logits of the next by a low-rank bigram.
-absl::Status CudaEngine::Markov(std::span<const DraftRequest> requests,
-                                std::span<DraftResult> results) {
+absl::Status CudaEngine::ChooseDrafts(std::span<const DraftRequest> requests,
+                                      std::span<const float> base, std::span<DraftResult> results) {
+  for (DraftResult& result : results) result = {};
   const ModelConfig& c = config_;
   const DraftDevice& weights = *weights_.draft;
   const auto count = static_cast<uint32_t>(requests.size());
   const size_t vocab = c.vocab_size, hidden = c.hidden_size, rank = c.draft_markov_rank;
   const size_t width = AlignUp(hidden + rank, 64), embed_width = AlignUp(rank, 64);
-  std::vector<float> base(size_t{count} * c.draft_block * vocab), corrections(count * vocab);
-  std::vector<float> confidence(count);
-  RP_CUDA_TRY(cudaMemcpyAsync(base.data(), work_.logits.data(), base.size() * 4,
-                              cudaMemcpyDeviceToHost, stream_.get()));
-  RP_TRY(stream_.Wait());
+  std::vector<float> corrections(count * vocab), confidence(count);
   std::vector<TokenId> previous;
   for (const DraftRequest& request : requests) previous.push_back(request.token);
   Bf16Bits* inputs = Bits(work_.markov);

@@ -45,6 +45,7 @@ constexpr uint32_t kGraphRowsMax = 256;  // Of a step that is queued as a graph.
 // Also makes the device current.
 absl::Status Check(const ModelGeometry& geometry, const CudaEngineOptions& options) {
   RP_TRY(CheckSupported(geometry));
+  RP_TRY(CheckShards(geometry.config, options.place.shard.ranks));
   if (options.rows_max == 0 || options.rows_max > kRowsMaxLimit) {
     return InvalidArgument("rows_max " + std::to_string(options.rows_max) + " is not from 1 to " +
                            std::to_string(kRowsMaxLimit));
@@ -54,19 +55,24 @@ absl::Status Check(const ModelGeometry& geometry, const CudaEngineOptions& optio
 
 }  // namespace
 
-CudaEngine::CudaEngine(const ModelGeometry& geometry, uint32_t rows_max)
+CudaEngine::CudaEngine(const ModelGeometry& geometry, const CudaEngineOptions& options)
     : geometry_(geometry),
       config_(geometry_.config),
+      place_(options.place),
+      heads_(config_.heads / place_.shard.ranks),
+      groups_(config_.o_groups / place_.shard.ranks),
+      graphs_wanted_(options.graphs),
       windows_(LiveWindowLayout::For(geometry_)),
       rope_(config_),
-      rows_max_(rows_max),
+      rows_max_(options.rows_max),
       shape_{.hidden = config_.hidden_size, .eps = static_cast<float>(config_.rms_norm_eps)} {}
 
 absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Make(
     const ModelGeometry& geometry, const Checkpoint& checkpoint,
     const std::vector<uint32_t>& engram_map, const CudaEngineOptions& options) {
   RP_TRY(Check(geometry, options));
-  RP_ASSIGN(DeviceWeights weights, DeviceWeights::Load(geometry, checkpoint, engram_map));
+  RP_ASSIGN(DeviceWeights weights,
+            DeviceWeights::Load(geometry, checkpoint, engram_map, options.place.shard));
   return MakeWith(geometry, std::move(weights), options);
 }
 
@@ -74,14 +80,15 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::MakeRandom(
     const ModelGeometry& geometry, const std::vector<uint32_t>& engram_map,
     const CudaEngineOptions& options) {
   RP_TRY(Check(geometry, options));
-  RP_ASSIGN(DeviceWeights weights, DeviceWeights::Random(geometry, engram_map));
+  RP_ASSIGN(DeviceWeights weights,
+            DeviceWeights::Random(geometry, engram_map, options.place.shard));
   return MakeWith(geometry, std::move(weights), options);
 }
 
 absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::MakeWith(const ModelGeometry& geometry,
                                                                  DeviceWeights weights,
                                                                  const CudaEngineOptions& options) {
-  std::unique_ptr<CudaEngine> engine(new CudaEngine(geometry, options.rows_max));
+  std::unique_ptr<CudaEngine> engine(new CudaEngine(geometry, options));
   engine->weights_ = std::move(weights);
   RP_ASSIGN(engine->stream_, Stream::Create());
   engine->memory_ = std::make_unique<CudaMemory>(options.device, engine->stream_.get());
@@ -101,6 +108,10 @@ absl::Status CudaEngine::Allocate() {
     if (layer.engram.has_value()) engram_inputs = layer.engram->wkv.view.inputs;
   }
   const uint64_t taps = c.draft_target_layers.size();
+  const uint64_t parts = place_.shard.alone() ? 0 : place_.shard.ranks;
+  // Corrections of drafts are of all tokens, for one row of a request's.
+  const uint64_t drafts = c.draft_stages == 0 ? 0 : rows / c.draft_block;
+  const uint64_t logits = std::max(rows * weights_.head_tokens.count, drafts * c.vocab_size);
   const struct {
     DeviceMemory* memory;
     uint64_t bytes;
@@ -115,13 +126,13 @@ absl::Status CudaEngine::Allocate() {
       {&work_.y, rows * c.hidden_size * 2},
       {&work_.x, rows * c.hidden_size * 2},
       {&work_.x_round, rows * c.hidden_size * 2},
-      {&work_.h, rows * c.hidden_size * 2},
+      {&work_.h, (rows + parts) * c.hidden_size * 2},
       {&work_.projected, rows * (c.q_lora_rank + c.head_dim) * 2},
       {&work_.kv_codes, rows * c.head_dim},
       {&work_.kv_scales, rows * c.head_dim / 32},
-      {&work_.query, rows * c.heads * c.head_dim * 2},
-      {&work_.attended, rows * c.heads * c.head_dim * 2},
-      {&work_.low, rows * c.o_groups * c.o_lora_rank * 2},
+      {&work_.query, rows * heads_ * c.head_dim * 2},
+      {&work_.attended, rows * heads_ * c.head_dim * 2},
+      {&work_.low, rows * groups_ * c.o_lora_rank * 2},
       {&work_.a, rows * c.head_dim * 4},
       {&work_.g, rows * c.head_dim * 4},
       {&work_.latents, rows * c.head_dim * 2},
@@ -151,7 +162,10 @@ absl::Status CudaEngine::Allocate() {
       {&work_.engram, rows * engram_inputs * 2},
       {&work_.engram_kv, engram_inputs == 0 ? 0 : rows * 5 * c.hidden_size * 2},
       {&work_.taps, rows * taps * c.hidden_size * 2},
-      {&work_.logits, rows * c.vocab_size * 4},
+      {&work_.logits, logits * 4},
+      {&work_.part, parts == 0 ? 0 : (rows + parts) * c.hidden_size * 4},
+      {&work_.gathered,
+       parts * std::max((rows + parts) * c.hidden_size * 4, rows * engram_inputs * 2)},
       {&work_.markov,
        rows *
            (AlignUp(c.hidden_size + c.draft_markov_rank, 64) + AlignUp(c.draft_markov_rank, 64)) *
@@ -258,27 +272,28 @@ void CudaEngine::Count() {
 absl::Status CudaEngine::Forward(std::span<const Segment> batch, std::span<float> logits) {
   RP_TRY(CheckForward(*this, batch, logits).status());
   if (batch.empty()) return absl::OkStatus();
-  RP_TRY(Begin(batch));
+  cudaGraphExec_t graph = nullptr;
+  RP_TRY(Meet(Prepare(batch, &graph)));
   Count();
+  RP_TRY(graph == nullptr ? Run() : graphs_.Launch(graph, stream_.get()));
+  if (!logits.empty()) RP_TRY(CopyLogits(step_.logit_row_count, logits.data()));
+  return stream_.Wait();
+}
+
+absl::Status CudaEngine::Prepare(std::span<const Segment> batch, cudaGraphExec_t* graph) {
+  RP_TRY(Begin(batch));
   if (std::exchange(graphs_of_, step_.moved()) != step_.moved()) graphs_.Clear();
   // A step of many rows keeps the device busy for longer than its launches take.
-  if (step_.encoder.view.rows > kGraphRowsMax) {
-    RP_TRY(Run());
-  } else {
-    StepKey key;
-    step_.AddTo(&key);
-    if (step_.encoder.part_rows_max >= kRowsThatShareKeys) {
-      for (const HalfStep* half : {&step_.encoder, &step_.decoder}) {
-        for (const DevicePart& part : half->parts) key.push_back(part.rows);
-      }
+  if (!graphs_wanted_ || step_.encoder.view.rows > kGraphRowsMax) return absl::OkStatus();
+  StepKey key;
+  step_.AddTo(&key);
+  if (step_.encoder.part_rows_max >= kRowsThatShareKeys) {
+    for (const HalfStep* half : {&step_.encoder, &step_.decoder}) {
+      for (const DevicePart& part : half->parts) key.push_back(part.rows);
     }
-    RP_TRY(graphs_.Run(key, stream_.get(), [this] { return Run(); }));
   }
-  if (!logits.empty()) {
-    RP_CUDA_TRY(cudaMemcpyAsync(logits.data(), work_.logits.data(), logits.size_bytes(),
-                                cudaMemcpyDeviceToHost, stream_.get()));
-  }
-  return stream_.Wait();
+  RP_ASSIGN(*graph, graphs_.Find(key, stream_.get(), [this] { return Run(); }));
+  return absl::OkStatus();
 }
 
 absl::Status CudaEngine::Run() {
@@ -317,7 +332,7 @@ absl::Status CudaEngine::Logits(const HalfStep& half) {
                                   .x = work_.x.data(),
                                   .x_stride = config_.hidden_size,
                                   .y = work_.logits.data(),
-                                  .y_stride = config_.vocab_size,
+                                  .y_stride = weights_.head_tokens.count,
                                   .rows = step_.logit_row_count,
                                   .gather = step_.logit_rows},
                                  stream_.get()),
@@ -349,7 +364,7 @@ absl::StatusOr<uint32_t> CudaEngine::LaunchesOfLayer(uint32_t layer, const Segme
 
 absl::Status CudaEngine::RunLayer(uint32_t layer, const Segment& segment,
                                   std::vector<float>* stream, std::vector<float>* pre) {
-  RP_TRY(BeginLayer(layer, segment));
+  RP_TRY(Meet(BeginLayer(layer, segment)));
   std::vector<Bf16Bits> bits(stream->size());
   for (size_t i = 0; i < bits.size(); ++i) bits[i] = ToBf16((*stream)[i]);
   RP_CUDA_TRY(cudaMemcpyAsync(work_.stream[now_].data(), bits.data(), bits.size() * 2,

@@ -7,6 +7,7 @@
 #include "gpu/cuda/cuda_memory.h"
 #include "gpu/cuda/device.h"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/shard.h"
 #include "gpu/cuda/step_graphs.h"
 #include "gpu/cuda/step_upload.h"
 #include "gpu/cuda/weights.h"
@@ -21,10 +22,17 @@ inline float* Floats(const DeviceMemory& memory) { return memory.as<float>(); }
 struct CudaEngineOptions {
   int device = 0;
   uint32_t rows_max = 512;  // Of one call: decides the memory for activations.
+  bool graphs = true;       // Steps of few rows that come again are queued as one graph.
+  RankPlace place;          // Of an engine that is one of several (ShardedCudaEngine).
 };
 
 // The CUDA backend, for one GPU of compute capability 9.0. Blocks and windows that segments lend
 // are device memory. Forward queues all steps on one stream and waits for the last.
+//
+// As a rank among others it has its part of the weights (weights.h), and all KV. Its Forward,
+// DraftLogits and RunLayer are then called on all ranks with the same rows, each by a thread of its
+// own on its device. One that fails after the ranks met leaves the others waiting on their devices,
+// until their communicators are cut off.
 class CudaEngine final : public Engine {
  public:
   static absl::StatusOr<std::unique_ptr<CudaEngine>> Make(const ModelGeometry& geometry,
@@ -44,7 +52,15 @@ class CudaEngine final : public Engine {
   absl::Status Draft(std::span<const DraftRequest> requests,
                      std::span<DraftResult> results) override;
   EngineCounters counters() const override { return counters_; }
+
+  // The two halves of Draft: what the stages give, `base` [requests][draft_block][vocab_size], of
+  // which a rank fills the columns of its tokens; and the choices one after the other, which one
+  // rank makes alone.
+  absl::Status DraftLogits(std::span<const DraftRequest> requests, std::span<float> base);
+  absl::Status ChooseDrafts(std::span<const DraftRequest> requests, std::span<const float> base,
+                            std::span<DraftResult> results);
   EngineMemory& memory() const override { return *memory_; }
+  CudaMemory& device_memory() const { return *memory_; }
   absl::Status EnterThread() override { return memory_->MakeCurrent(); }
 
   const Stream& stream() const { return stream_; }
@@ -55,10 +71,15 @@ class CudaEngine final : public Engine {
   // and `pre` [rows][copies], which it leaves as they go on.
   absl::Status RunLayer(uint32_t layer, const Segment& segment, std::vector<float>* stream,
                         std::vector<float>* pre);
-  // Launches that one layer takes for the segment's rows, of which all go through it.
+  // Of an engine that is alone: launches that one layer takes for the segment's rows, of which all
+  // go through it.
   absl::StatusOr<uint32_t> LaunchesOfLayer(uint32_t layer, const Segment& segment);
   // Steps that ran as graphs.
   uint64_t graphs_replayed() const { return graphs_.replayed(); }
+  void DropGraphs() { graphs_.Clear(); }
+  // Of a rank: whether the ranks met since BeginApart, so that they may be waiting for one another.
+  bool met() const { return met_; }
+  void BeginApart() { met_ = false; }
   // [rows][index_topk], of the last index layer that ran.
   absl::StatusOr<std::vector<int32_t>> Selections(uint32_t rows);
 
@@ -76,9 +97,10 @@ class CudaEngine final : public Engine {
     DeviceMemory inner, expert_out, shared_inner, shared_out;
     DeviceMemory engram, engram_kv, taps, logits, markov;
     DeviceMemory frequencies[2];
+    DeviceMemory part, gathered;  // Of several ranks: sums before they are added.
   };
 
-  CudaEngine(const ModelGeometry& geometry, uint32_t rows_max);
+  CudaEngine(const ModelGeometry& geometry, const CudaEngineOptions& options);
   static absl::StatusOr<std::unique_ptr<CudaEngine>> MakeWith(const ModelGeometry& geometry,
                                                               DeviceWeights weights,
                                                               const CudaEngineOptions& options);
@@ -88,6 +110,12 @@ class CudaEngine final : public Engine {
   absl::Status Embed();
   // All launches of a Forward that was begun.
   absl::Status Run();
+  // Begins a Forward; *graph: what its launches are, null when they are to be queued one by one.
+  absl::Status Prepare(std::span<const Segment> batch, cudaGraphExec_t* graph);
+  absl::Status PrepareDrafts(std::span<const DraftRequest> requests);
+  // With the other ranks, when all that needs memory is done and nothing is queued that they wait
+  // for.
+  absl::Status Meet(const absl::Status& prepared);
   void Count();
   void FillEngram(std::span<const Segment> batch);
 
@@ -110,7 +138,14 @@ class CudaEngine final : public Engine {
   absl::Status WriteDecoderSource();
   absl::Status WriteDraftContext(const HalfStep& half);
   absl::Status Logits(const HalfStep& half);
-  absl::Status Markov(std::span<const DraftRequest> requests, std::span<DraftResult> results);
+
+  // Among ranks (cuda_ranks.cc). Where this rank's part of a sum [rows][hidden] goes; and the sum
+  // over all of them, to be added to the stream next.
+  float* OwnPart(uint32_t rows);
+  absl::Status SumOverRanks(uint32_t rows);
+  absl::Status LookUpEngram(const EngramDevice& engram, const uint64_t* table_rows, uint32_t rows);
+  // This rank's columns of logits [rows][vocab_size] on the host.
+  absl::Status CopyLogits(uint32_t rows, float* to);
 
   WindowView WindowsOf(uint32_t layer) const;
   EntryView EntriesOf(uint32_t layer) const;
@@ -118,6 +153,10 @@ class CudaEngine final : public Engine {
 
   ModelGeometry geometry_;
   const ModelConfig& config_;
+  RankPlace place_;
+  uint32_t heads_, groups_;  // Of attention and of wo_a, on this rank.
+  bool graphs_wanted_;
+  bool met_ = false;
   LiveWindowLayout windows_;
   Rope rope_;
   uint32_t rows_max_;

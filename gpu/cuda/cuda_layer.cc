@@ -258,7 +258,7 @@ absl::Status CudaEngine::Attend(uint32_t layer, const HalfStep& half, bool draft
       .selected = global ? work_.selected.as<int32_t>() : nullptr,
       .topk = config_.index_topk,
       .sinks = Floats(weights_.layers[layer].sinks),
-      .heads = config_.heads,
+      .heads = heads_,
       .dim = config_.head_dim,
       .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim))),
       .out = Bits(work_.attended),
@@ -270,19 +270,29 @@ absl::Status CudaEngine::Attend(uint32_t layer, const HalfStep& half, bool draft
 absl::Status CudaEngine::ProjectOut(uint32_t layer, uint32_t rows) {
   const ModelConfig& c = config_;
   const LayerDevice& weights = weights_.layers[layer];
-  const uint32_t low = c.o_groups * c.o_lora_rank;
+  const uint32_t low = groups_ * c.o_lora_rank;
   RP_CUDA_TRY(LaunchLinear({.matrix = weights.wo_a.view,
                             .output = LinearOutput::kRounded,
                             .x = work_.attended.data(),
-                            .x_stride = uint64_t{c.heads} * c.head_dim,
+                            .x_stride = uint64_t{heads_} * c.head_dim,
                             .y = work_.low.data(),
                             .y_stride = low,
                             .rows = rows,
                             .block_outputs = c.o_lora_rank,
                             .block_inputs = c.heads / c.o_groups * c.head_dim},
                            stream_.get()));
+  const bool alone = place_.shard.alone();
+  RP_CUDA_TRY(LaunchLinear({.matrix = weights.wo_b.view,
+                            .output = alone ? LinearOutput::kBf16 : LinearOutput::kFloat,
+                            .x = work_.low.data(),
+                            .x_stride = low,
+                            .y = alone ? work_.h.data() : static_cast<void*>(OwnPart(rows)),
+                            .y_stride = c.hidden_size,
+                            .rows = rows},
+                           stream_.get()));
+  if (!alone) return SumOverRanks(rows);
   pending_ = {.post = Floats(work_.post), .comb = Floats(work_.comb), .h = Bits(work_.h)};
-  return Linear(weights.wo_b, work_.low, work_.h, rows);
+  return absl::OkStatus();
 }
 
 absl::Status CudaEngine::FeedForward(uint32_t layer, const HalfStep& half) {
@@ -313,6 +323,8 @@ absl::Status CudaEngine::FeedForward(uint32_t layer, const HalfStep& half) {
                            .image_bias = Floats(moe.image_bias),
                            .image = half.view.image,
                            .scaling = static_cast<float>(c.routed_scaling),
+                           .own_first = moe.own_first,
+                           .own = moe.own,
                            .tile_rows = tile_rows,
                            .ticket = work_.tickets.as<uint32_t>() + kMixTickets,
                            .expert_of = work_.expert_of.as<uint32_t>(),
@@ -323,7 +335,7 @@ absl::Status CudaEngine::FeedForward(uint32_t layer, const HalfStep& half) {
                            .tiles = work_.tiles.as<ExpertTile>(),
                            .tile_count = work_.tile_count.as<uint32_t>()},
                           stream_.get()));
-  const uint32_t slots = rows * chosen;
+  const uint32_t slots = rows * chosen, shared_rows = moe.shared_here ? rows : 0;
   const LinearCall up{.matrix = moe.up.view,
                       .output = LinearOutput::kSwiglu,
                       .x = work_.x_round.data(),
@@ -336,11 +348,11 @@ absl::Status CudaEngine::FeedForward(uint32_t layer, const HalfStep& half) {
                       .row_weights = Floats(work_.slot_weights),
                       .tiles = work_.tiles.as<ExpertTile>(),
                       .tile_count = work_.tile_count.as<uint32_t>(),
-                      .tiles_max = std::min(slots, slots / tile_rows + std::min(moe.routed, slots)),
+                      .tiles_max = std::min(slots, slots / tile_rows + std::min(moe.own, slots)),
                       .beside = {.matrix = moe.shared_up.view,
                                  .x = work_.x_round.data(),
                                  .y = work_.shared_inner.data(),
-                                 .rows = rows}};
+                                 .rows = shared_rows}};
   RP_CUDA_TRY(LaunchLinear(up, tile_rows, stream_.get()));
   const LinearCall down{.matrix = moe.down.view,
                         .x = work_.inner.data(),
@@ -354,24 +366,24 @@ absl::Status CudaEngine::FeedForward(uint32_t layer, const HalfStep& half) {
                         .beside = {.matrix = moe.shared_down.view,
                                    .x = work_.shared_inner.data(),
                                    .y = work_.shared_out.data(),
-                                   .rows = rows}};
+                                   .rows = shared_rows}};
   RP_CUDA_TRY(LaunchLinear(down, tile_rows, stream_.get()));
   pending_ = {.post = Floats(work_.post),
               .comb = Floats(work_.comb),
               .chosen = chosen,
               .slot_of = work_.slot_of.as<uint32_t>(),
               .outputs = Bits(work_.expert_out),
-              .shared = Bits(work_.shared_out)};
-  return absl::OkStatus();
+              .shared = moe.shared_here ? Bits(work_.shared_out) : nullptr};
+  if (place_.shard.alone()) return absl::OkStatus();
+  RP_CUDA_TRY(LaunchSumExperts(c.hidden_size, rows, pending_, OwnPart(rows), stream_.get()));
+  return SumOverRanks(rows);
 }
 
 absl::Status CudaEngine::AddEngram(uint32_t layer, const HalfStep& half) {
   const EngramDevice& engram = *weights_.layers[layer].engram;
-  const uint32_t rows = half.view.rows, per_token = engram.hash.rows_per_token();
+  const uint32_t rows = half.view.rows;
   const uint64_t* table_rows = step_.engram_device + engram_first_[geometry_.layers[layer].engram];
-  RP_CUDA_TRY(LaunchEngramLookup(table_rows, rows, per_token, engram.codes.as<uint8_t>(),
-                                 engram.scales.as<uint8_t>(), config_.engram_head_dim,
-                                 Bits(work_.engram), stream_.get()));
+  RP_TRY(LookUpEngram(engram, table_rows, rows));
   RP_TRY(Linear(engram.wkv, work_.engram, work_.engram_kv, rows));
   return CudaStatus(LaunchEngramGate(shape_, rows, half.view.image, Bits(work_.engram_kv),
                                      Floats(engram.qk), Bits(work_.stream[now_]), stream_.get()),

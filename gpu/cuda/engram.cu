@@ -9,13 +9,16 @@ constexpr uint32_t kThreads = 256;
 constexpr uint32_t kCopies = 4;
 
 __global__ void Lookup(const uint64_t* table_rows, uint32_t width, uint32_t per_token,
-                       const uint8_t* codes, const uint8_t* scales, uint32_t dim, Bf16Bits* e) {
+                       EngramTable table, Bf16Bits* e) {
   const uint64_t row = blockIdx.x;
   for (uint32_t i = threadIdx.x; i < width; i += kThreads) {
-    const uint64_t table_row = table_rows[row * per_token + i / dim];
-    const uint32_t d = i % dim;
-    const float value =
-        E4m3Value(codes[table_row * dim + d]) * PowerOf(scales[table_row * (dim / 32) + d / 32]);
+    const uint64_t table_row = table_rows[row * per_token + i / table.dim] - table.first;
+    const uint32_t d = i % table.dim;
+    float value = 0;
+    if (table_row < table.count) {
+      value = E4m3Value(table.codes[table_row * table.dim + d]) *
+              PowerOf(table.scales[table_row * (table.dim / 32) + d / 32]);
+    }
     reinterpret_cast<Bf16*>(e)[row * width + i] =
         ToBf16(RoundA(value, ScaleA(WarpMax(fabsf(value)))));
   }
@@ -56,10 +59,8 @@ __global__ void Gate(StreamShape shape, const uint8_t* image, const Bf16Bits* kv
 }  // namespace
 
 cudaError_t LaunchEngramLookup(const uint64_t* table_rows, uint32_t rows, uint32_t per_token,
-                               const uint8_t* codes, const uint8_t* scales, uint32_t dim,
-                               Bf16Bits* e, cudaStream_t stream) {
-  Lookup<<<rows, kThreads, 0, stream>>>(table_rows, per_token * dim, per_token, codes, scales, dim,
-                                        e);
+                               const EngramTable& table, Bf16Bits* e, cudaStream_t stream) {
+  Lookup<<<rows, kThreads, 0, stream>>>(table_rows, per_token * table.dim, per_token, table, e);
   return cudaGetLastError();
 }
 cudaError_t LaunchEngramGate(const StreamShape& shape, uint32_t rows, const uint8_t* image,

@@ -60,20 +60,23 @@ __device__ void Choose(const RouteCall& call, uint32_t row, const uint64_t* rank
 
 // ---- Who goes where ----------------------------------------------------------------------------
 
-// By a block. Which slot of an expert a row gets does not matter: every slot is computed by itself.
+// By a block, of this rank's experts. Which slot of an expert a row gets does not matter: every
+// slot is computed by itself.
 __device__ void Plan(const RouteCall& call, uint32_t* counts, uint32_t* firsts) {
   const uint32_t slots = call.rows * call.chosen;
-  for (uint32_t e = threadIdx.x; e < call.experts; e += kThreads) counts[e] = 0;
+  const auto own_of = [&](uint32_t i) { return __ldcg(call.expert_of + i) - call.own_first; };
+  for (uint32_t e = threadIdx.x; e < call.own; e += kThreads) counts[e] = 0;
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < slots; i += kThreads) {
-    atomicAdd(&counts[__ldcg(call.expert_of + i)], 1);
+    const uint32_t own = own_of(i);
+    if (own < call.own) atomicAdd(&counts[own], 1);
   }
   __syncthreads();
   if (threadIdx.x < 32) {
     // Each lane takes so many neighbours; what comes before them is known from the others' sums.
     constexpr uint32_t kAll = 0xffffffff;
-    const uint32_t lane = threadIdx.x, each = (call.experts + 31) / 32;
-    const uint32_t begin = min(lane * each, call.experts), end = min(begin + each, call.experts);
+    const uint32_t lane = threadIdx.x, each = (call.own + 31) / 32;
+    const uint32_t begin = min(lane * each, call.own), end = min(begin + each, call.own);
     const auto tiles_of = [&](uint32_t e) {
       return (counts[e] + call.tile_rows - 1) / call.tile_rows;
     };
@@ -104,8 +107,10 @@ __device__ void Plan(const RouteCall& call, uint32_t* counts, uint32_t* firsts) 
   }
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < slots; i += kThreads) {
-    const uint32_t slot = atomicAdd(&firsts[__ldcg(call.expert_of + i)], 1);
+    const uint32_t own = own_of(i);
+    const uint32_t slot = own < call.own ? atomicAdd(&firsts[own], 1) : kNoSlot;
     call.slot_of[i] = slot;
+    if (slot == kNoSlot) continue;
     call.row_of[slot] = i / call.chosen;
     call.slot_weights[slot] = __ldcg(call.weight_of + i);
   }

@@ -78,12 +78,17 @@ cudaError_t LaunchEmbed(const StepView& step, const Bf16Bits* table, const Bf16B
 struct StreamAdd {
   const float* post = nullptr;  // [rows][4]
   const float* comb = nullptr;  // [rows][4][4]
-  const Bf16Bits* h = nullptr;  // [rows][hidden]; null: the sum of experts' outputs.
+  const Bf16Bits* h = nullptr;  // [rows][hidden]; null: the sum of what follows.
+  // What the ranks have of h, [ranks][part_stride], added by rank; null: experts' outputs.
+  const float* parts = nullptr;
+  uint32_t ranks = 0;
+  uint64_t part_stride = 0;
   uint32_t chosen = 0;
   const uint32_t* slot_of = nullptr;  // [rows][chosen]: a row's slots are added in order,
   const Bf16Bits* outputs = nullptr;  // [slots][hidden]
   const Bf16Bits* shared = nullptr;   // [rows][hidden]: then the shared expert's.
 };
+// As LaunchSumParts makes an h of parts.
 cudaError_t LaunchUpdate(const StreamShape& shape, uint32_t rows, const StreamAdd& add,
                          Bf16Bits* stream, cudaStream_t cuda);
 
@@ -267,6 +272,7 @@ cudaError_t LaunchPool(const PoolCall& call, cudaStream_t stream);
 // ---- Experts (model-facts section 8) -----------------------------------------------------------
 
 struct ExpertTile;
+inline constexpr uint32_t kNoSlot = 0xffffffff;
 // Which experts a row goes to, with what weights; and the rows of every expert, as tiles.
 struct RouteCall {
   uint32_t rows = 0, experts = 0, chosen = 0;
@@ -275,6 +281,8 @@ struct RouteCall {
   const float* image_bias = nullptr;
   const uint8_t* image = nullptr;
   float scaling = 0;
+  // Experts of this rank: tiles count from the first of them, choices of others get kNoSlot.
+  uint32_t own_first = 0, own = 0;
   uint32_t tile_rows = 0;
   uint32_t* ticket = nullptr;     // 0 between launches.
   uint32_t* expert_of = nullptr;  // [rows][chosen], ascending
@@ -291,14 +299,32 @@ cudaError_t LaunchRoute(const LinearCall& gate, const RouteCall& call, cudaStrea
 
 // ---- Engram (model-facts section 9) ------------------------------------------------------------
 
-// table_rows [rows][per_token] of codes [..][dim] and scales [..][dim / 32] -> e [rows][per_token x
-// dim], through quantiser A.
+// Table rows [first, first + count), of codes [..][dim] and scales [..][dim / 32].
+struct EngramTable {
+  const uint8_t* codes = nullptr;
+  const uint8_t* scales = nullptr;
+  uint64_t first = 0, count = 0;
+  uint32_t dim = 0;
+};
+// table_rows [rows][per_token] -> e [rows][per_token x dim], through quantiser A; zeros for rows
+// that the table does not have.
 cudaError_t LaunchEngramLookup(const uint64_t* table_rows, uint32_t rows, uint32_t per_token,
-                               const uint8_t* codes, const uint8_t* scales, uint32_t dim,
-                               Bf16Bits* e, cudaStream_t stream);
+                               const EngramTable& table, Bf16Bits* e, cudaStream_t stream);
 // kv [rows][5][hidden]: a key for each copy, then the value. qk [4][hidden].
 cudaError_t LaunchEngramGate(const StreamShape& shape, uint32_t rows, const uint8_t* image,
                              const Bf16Bits* kv, const float* qk, Bf16Bits* stream,
                              cudaStream_t cuda);
+
+// ---- Sums over ranks ---------------------------------------------------------------------------
+
+// Counts are even. out = bf16 of the sum of parts [ranks][count], by rank.
+cudaError_t LaunchSumParts(const float* parts, uint32_t ranks, uint64_t count, Bf16Bits* out,
+                           cudaStream_t stream);
+// The same of parts of which one at most is not 0.
+cudaError_t LaunchJoinParts(const Bf16Bits* parts, uint32_t ranks, uint64_t count, Bf16Bits* out,
+                            cudaStream_t stream);
+// This rank's experts' outputs of a row, in order, then the shared one's (null: another rank's).
+cudaError_t LaunchSumExperts(uint32_t hidden, uint32_t rows, const StreamAdd& add, float* out,
+                             cudaStream_t stream);
 
 }  // namespace reprise::engine::cuda

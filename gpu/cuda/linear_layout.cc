@@ -161,15 +161,17 @@ absl::StatusOr<WeightRows> WeightRows::Find(const Checkpoint& checkpoint, const 
   }
 }
 
-WeightRow WeightRows::operator()(uint32_t output) const {
-  const size_t row = output;
+WeightRow WeightRows::operator()(uint32_t output, uint32_t first_input) const {
+  const size_t row = output, at = first_input, scale = first_input / 32;
   switch (format_) {
     case WeightFormat::kBf16:
-      return {.codes = codes_ + row * inputs_ * 2};
+      return {.codes = codes_ + (row * inputs_ + at) * 2};
     case WeightFormat::kFp8:
-      return {.codes = codes_ + row * inputs_, .scales = scales_ + row / 32 * (inputs_ / 32)};
+      return {.codes = codes_ + row * inputs_ + at,
+              .scales = scales_ + row / 32 * (inputs_ / 32) + scale};
     case WeightFormat::kFp4:
-      return {.codes = codes_ + row * (inputs_ / 2), .scales = scales_ + row * (inputs_ / 32)};
+      return {.codes = codes_ + (row * inputs_ + at) / 2,
+              .scales = scales_ + row * (inputs_ / 32) + scale};
   }
   return {};
 }

@@ -78,7 +78,8 @@ class WeightRows {
   static absl::StatusOr<WeightRows> Find(const Checkpoint& checkpoint, const std::string& name,
                                          uint32_t outputs, uint32_t inputs);
   WeightFormat format() const { return format_; }
-  WeightRow operator()(uint32_t output) const;
+  // From an input on that is a multiple of 32.
+  WeightRow operator()(uint32_t output, uint32_t first_input = 0) const;
 
  private:
   WeightFormat format_ = WeightFormat::kBf16;

@@ -2,6 +2,7 @@
 
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/linear.h"
+#include "gpu/cuda/shared_room.h"
 #include "gpu/cuda/wgmma.cuh"
 
 // What the kernels of products share: weights from codes, rows of x on their way, one tile
@@ -457,12 +458,11 @@ __device__ inline void StoreStaged(const LinearCall& call, const Work& work, uin
 
 // ---- Launching ---------------------------------------------------------------------------------
 
-// Queues `kernel` with so much shared memory, which it is allowed once, in clusters along x.
+// Queues `kernel` with so much shared memory, in clusters along x.
 template <auto kKernel, typename... Arguments>
 cudaError_t Queue(dim3 grid, uint32_t threads, uint32_t shared, uint32_t cluster,
                   cudaStream_t stream, const Arguments&... arguments) {
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);
+  const cudaError_t ready = AllowShared<kKernel>(kSharedMax);
   if (ready != cudaSuccess) return ready;
   cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeClusterDimension, .val = {}};
   attribute.val.clusterDim = {.x = cluster, .y = 1, .z = 1};

@@ -6,9 +6,11 @@
 #include "gpu/cuda/kernels.h"
 #include "gpu/cuda/matrix_attention.h"
 #include "gpu/cuda/mbarrier.cuh"
+#include "gpu/cuda/shared_room.h"
 #include "gpu/cuda/wgmma.cuh"
 
-// Sparse attention by the matrix units, for 64 heads and latents of 512.
+// Sparse attention by the matrix units, for up to 64 heads and latents of 512. Rows of the products
+// beyond the heads are zeros, and are stored nowhere.
 //
 // A cluster of two blocks takes rows: block r has dimensions 256 r and on, of all keys, 64 at a
 // time. In a block two warpgroups turn codes into bf16 tiles; one, the scorer, multiplies queries
@@ -79,15 +81,16 @@ class Scorer {
   __device__ __forceinline__ void LoadQuery() {
     uint4 raw[kHalfDim / 64][2][2];  // [block][head][eight dimensions]
     const uint32_t dim = rank_ * kHalfDim + at_.quarter * 16;
-    const Bf16Bits* from = call_.query + (uint64_t{row_} * kHeads + at_.head) * kDim + dim;
+    const Bf16Bits* from = call_.query + (uint64_t{row_} * call_.heads + at_.head) * kDim + dim;
 #pragma unroll
     for (uint32_t block = 0; block < kHalfDim / 64; ++block) {
 #pragma unroll
       for (uint32_t k = 0; k < 2; ++k) {
 #pragma unroll
         for (uint32_t h = 0; h < 2; ++h) {
-          raw[block][k][h] =
-              __ldg(reinterpret_cast<const uint4*>(from + k * 8 * kDim + block * 64 + h * 8));
+          const auto* eight =
+              reinterpret_cast<const uint4*>(from + k * 8 * kDim + block * 64 + h * 8);
+          raw[block][k][h] = at_.head + 8 * k < call_.heads ? __ldg(eight) : uint4{};
         }
       }
     }
@@ -272,7 +275,7 @@ class Scorer {
         total += __shfl_xor_sync(0xffffffff, total, 1);
         total += __shfl_xor_sync(0xffffffff, total, 2);
         const uint32_t head = at_.head + 8 * k;
-        total += Exp2(fmaf(call_.sinks[head], kLog2E, -top_[k]));
+        if (head < call_.heads) total += Exp2(fmaf(call_.sinks[head], kLog2E, -top_[k]));
         if (at_.quarter == 0) shared_.inverse[head] = kKeyUnit / total;
       }
     }
@@ -335,10 +338,12 @@ __global__ __cluster_dims__(2)
     bool waited = false;
     for (uint32_t row = blockIdx.x / 2; row < call.step.rows; row += gridDim.x / 2) {
       // Decoders are ahead: the scorer will find the row's queries in the L2.
-      const uint32_t thread = threadIdx.x - 2 * kGroup;
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(call.query +
-                                                    (uint64_t{row} * kHeads + thread / 4) * kDim +
-                                                    rank * kHalfDim + thread % 4 * 64));
+      const uint32_t thread = threadIdx.x - 2 * kGroup, head = thread / 4;
+      if (head < call.heads) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(call.query +
+                                                      (uint64_t{row} * call.heads + head) * kDim +
+                                                      rank * kHalfDim + thread % 4 * 64));
+      }
       decoder.Row(row, row + gridDim.x / 2 >= call.step.rows, [&] {
         if (!waited) ClusterWait();
         waited = true;
@@ -371,13 +376,12 @@ uint32_t ClustersAtOnce() {
 }  // namespace
 
 bool MatrixAttentionFits(const AttentionCall& call) {
-  return call.heads == kHeads && call.dim == kDim && call.windows.window % kKeys == 0 &&
-         !call.drafts;
+  return call.heads <= kHeads && call.heads % 8 == 0 && call.dim == kDim &&
+         call.windows.window % kKeys == 0 && !call.drafts;
 }
 
 cudaError_t LaunchMatrixAttention(const AttentionCall& call, cudaStream_t stream) {
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      MatrixAttention, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(AttentionShared));
+  const cudaError_t ready = AllowShared<MatrixAttention>(sizeof(AttentionShared));
   if (ready != cudaSuccess) return ready;
   static const uint32_t clusters = ClustersAtOnce();
   MatrixAttention<<<2 * std::min(call.step.rows, clusters), kThreads, sizeof(AttentionShared),

@@ -1,6 +1,7 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
 #include "gpu/cuda/mix_layout.h"
+#include "gpu/cuda/shared_room.h"
 #include "gpu/cuda/wgmma.cuh"
 
 // Single-pass hyper-connections (model-facts section 7): what a sublayer gives is added to the
@@ -40,9 +41,24 @@ struct Four {
   }
 };
 
+// As LaunchSumParts.
+__device__ inline Four SummedParts(const StreamAdd& add, uint64_t at) {
+  Four sum = {};
+#pragma unroll 1
+  for (uint32_t rank = 0; rank < add.ranks; ++rank) {
+    const float4 one = *reinterpret_cast<const float4*>(add.parts + rank * add.part_stride + at);
+    const float values[4] = {one.x, one.y, one.z, one.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum.values[i] = rank == 0 ? values[i] : sum.values[i] + values[i];
+  }
+  sum.Rounded();
+  return sum;
+}
+
 // What is added to values d to d + 3 of a row: bf16 values.
 __device__ inline Four Added(const StreamAdd& add, uint64_t row, uint32_t hidden, uint32_t d) {
   if (add.h != nullptr) return Four::At(add.h + row * hidden + d);
+  if (add.parts != nullptr) return SummedParts(add, row * hidden + d);
   Four sum = {};
   for (uint32_t k = 0; k < add.chosen; ++k) {
     const uint64_t slot = add.slot_of[row * add.chosen + k];
@@ -304,8 +320,7 @@ __global__ __launch_bounds__(kThreads) void Mix(MixCall call) {
 
 template <uint32_t kRows>
 cudaError_t Queue(const MixCall& call, cudaStream_t stream) {
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(Mix<kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMixShared);
+  const cudaError_t ready = AllowShared<Mix<kRows>>(kMixShared);
   if (ready != cudaSuccess) return ready;
   const dim3 grid(call.shape.hidden / kTile, (call.rows + kRows - 1) / kRows);
   Mix<kRows><<<grid, kThreads, kMixShared, stream>>>(call);

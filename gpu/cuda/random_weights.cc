@@ -7,10 +7,12 @@
 namespace reprise::engine::cuda {
 namespace {
 
-// Matrices are scaled so that an output is about as large as an input.
+// Matrices are scaled so that an output is about as large as an input. What every rank has is the
+// same on all: they count seeds alike.
 class Maker {
  public:
-  explicit Maker(const ModelGeometry& geometry) : geometry_(geometry), config_(geometry.config) {}
+  Maker(const ModelGeometry& geometry, const Shard& shard)
+      : geometry_(geometry), config_(geometry.config), shard_(shard) {}
 
   uint64_t bytes() const { return bytes_; }
 
@@ -67,19 +69,20 @@ class Maker {
     const ModelConfig& c = config_;
     const LayerPlan& plan = geometry_.layers[layer];
     constexpr WeightFormat kFp8 = WeightFormat::kFp8, kBf16 = WeightFormat::kBf16;
-    const uint32_t low = c.o_groups * c.o_lora_rank;
+    const uint32_t low = c.o_groups * c.o_lora_rank / shard_.ranks;
+    const uint32_t heads = c.heads / shard_.ranks;
     LayerDevice out;
     RP_ASSIGN(out.hc_attn, Mhc());
     RP_ASSIGN(out.hc_ffn, Mhc());
     RP_ASSIGN(out.attn_norm, Floats(c.hidden_size, 1, 0.1f));
     RP_ASSIGN(out.ffn_norm, Floats(c.hidden_size, 1, 0.1f));
     RP_ASSIGN(out.wq_kv, Matrix(kFp8, c.q_lora_rank + c.head_dim, c.hidden_size));
-    RP_ASSIGN(out.wq_b, Matrix(kFp8, c.heads * c.head_dim, c.q_lora_rank));
+    RP_ASSIGN(out.wq_b, Matrix(kFp8, heads * c.head_dim, c.q_lora_rank));
     RP_ASSIGN(out.wo_a, Matrix(kFp8, low, c.heads / c.o_groups * c.head_dim));
     RP_ASSIGN(out.wo_b, Matrix(kFp8, c.hidden_size, low));
     RP_ASSIGN(out.q_norm, Floats(c.q_lora_rank, 1, 0.1f));
     RP_ASSIGN(out.kv_norm, Floats(c.head_dim, 1, 0.1f));
-    RP_ASSIGN(out.sinks, Floats(c.heads, 0, 1));
+    RP_ASSIGN(out.sinks, Floats(heads, 0, 1));
     if (plan.mode == LayerMode::kFull) {
       CompressorDevice compressor;
       RP_ASSIGN(compressor.wkv, Matrix(kBf16, c.head_dim, c.hidden_size));
@@ -97,14 +100,16 @@ class Maker {
       RP_ASSIGN(indexer.head_weights, Matrix(kBf16, c.index_heads, c.hidden_size));
       out.indexer = std::move(indexer);
     }
+    out.moe.shared_here = layer % shard_.ranks == shard_.rank;
     RP_TRY(Moe(geometry_.is_draft(layer) ? c.draft_routed_experts : c.routed_experts, &out.moe));
     if (plan.engram != kNoLayer) {
       RP_ASSIGN(EngramHash hash, EngramHash::For(c, plan.engram, engram_map));
-      const uint64_t rows = c.engram_rows[plan.engram];
+      const Shard::Part rows = shard_.PartOf(c.engram_rows[plan.engram]);
       const uint32_t inputs = hash.rows_per_token() * c.engram_head_dim;
-      EngramDevice engram{.hash = std::move(hash), .codes = {}, .scales = {}, .wkv = {}, .qk = {}};
-      RP_ASSIGN(engram.codes, Room(rows * c.engram_head_dim));
-      RP_ASSIGN(engram.scales, Room(rows * c.engram_head_dim / 32));
+      EngramDevice engram{
+          .hash = std::move(hash), .codes = {}, .scales = {}, .rows = rows, .wkv = {}, .qk = {}};
+      RP_ASSIGN(engram.codes, Room(rows.count * c.engram_head_dim));
+      RP_ASSIGN(engram.scales, Room(rows.count * c.engram_head_dim / 32));
       FillRandom(engram.codes.data(), engram.codes.bytes(), ++seed_, 0x7e, nullptr);
       FillBytes(engram.scales.data(), engram.scales.bytes(), ++seed_, 118, 120, nullptr);
       RP_ASSIGN(engram.wkv, Matrix(kFp8, 5 * c.hidden_size, inputs));
@@ -116,12 +121,19 @@ class Maker {
 
   absl::Status Moe(uint32_t experts, MoeDevice* out) {
     const ModelConfig& c = config_;
+    const Shard::Part own = shard_.PartOf(experts);
     out->routed = experts;
+    out->own_first = static_cast<uint32_t>(own.first);
+    out->own = static_cast<uint32_t>(own.count);
     RP_ASSIGN(out->gate, Matrix(WeightFormat::kBf16, experts, c.hidden_size));
     RP_ASSIGN(out->bias, Floats(experts, 0, 0.1f));
     RP_ASSIGN(out->image_bias, Floats(experts, 0, 0.1f));
-    RP_ASSIGN(out->up, Matrix(WeightFormat::kFp4, 2 * c.expert_dim, c.hidden_size, experts));
-    RP_ASSIGN(out->down, Matrix(WeightFormat::kFp4, c.hidden_size, c.expert_dim, experts));
+    RP_ASSIGN(out->up, Matrix(WeightFormat::kFp4, 2 * c.expert_dim, c.hidden_size, out->own));
+    RP_ASSIGN(out->down, Matrix(WeightFormat::kFp4, c.hidden_size, c.expert_dim, out->own));
+    if (!out->shared_here) {
+      seed_ += 4;  // Those of its codes and scales.
+      return absl::OkStatus();
+    }
     RP_ASSIGN(out->shared_up, Matrix(WeightFormat::kFp8, 2 * c.expert_dim, c.hidden_size, 1));
     RP_ASSIGN(out->shared_down, Matrix(WeightFormat::kFp8, c.hidden_size, c.expert_dim, 1));
     return absl::OkStatus();
@@ -143,6 +155,7 @@ class Maker {
  private:
   const ModelGeometry& geometry_;
   const ModelConfig& config_;
+  const Shard shard_;
   uint64_t bytes_ = 0;
   uint32_t seed_ = 0;
 };
@@ -150,12 +163,15 @@ class Maker {
 }  // namespace
 
 absl::StatusOr<DeviceWeights> DeviceWeights::Random(const ModelGeometry& geometry,
-                                                    const std::vector<uint32_t>& engram_map) {
+                                                    const std::vector<uint32_t>& engram_map,
+                                                    const Shard& shard) {
   const ModelConfig& c = geometry.config;
-  Maker maker(geometry);
+  Maker maker(geometry, shard);
   DeviceWeights out;
   RP_ASSIGN(out.embed, maker.Bf16s(uint64_t{c.vocab_size} * c.hidden_size, 1));
-  RP_ASSIGN(out.head, maker.Matrix(WeightFormat::kBf16, c.vocab_size, c.hidden_size));
+  out.head_tokens = shard.PartOf(c.vocab_size, kTileOutputs);
+  RP_ASSIGN(out.head, maker.Matrix(WeightFormat::kBf16,
+                                   static_cast<uint32_t>(out.head_tokens.count), c.hidden_size));
   RP_ASSIGN(out.norm, maker.Floats(c.hidden_size, 1, 0.1f));
   for (uint32_t layer = 0; layer < geometry.all_layers(); ++layer) {
     RP_ASSIGN(LayerDevice weights, maker.Layer(layer, engram_map));

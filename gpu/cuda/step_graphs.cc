@@ -19,8 +19,8 @@ absl::StatusOr<cudaGraph_t> Capture(cudaStream_t stream,
 
 }  // namespace
 
-absl::Status StepGraphs::Run(const StepKey& key, cudaStream_t stream,
-                             const std::function<absl::Status()>& launch) {
+absl::StatusOr<cudaGraphExec_t> StepGraphs::Find(const StepKey& key, cudaStream_t stream,
+                                                 const std::function<absl::Status()>& launch) {
   const auto [at, first] = entries_.try_emplace(key);
   Entry& entry = at->second;
   if (first) {
@@ -32,7 +32,7 @@ absl::Status StepGraphs::Run(const StepKey& key, cudaStream_t stream,
       by_use_.pop_back();
       entries_.erase(oldest);
     }
-    return launch();
+    return nullptr;
   }
   by_use_.splice(by_use_.begin(), by_use_, entry.used);
   if (entry.graph == nullptr) {
@@ -41,8 +41,12 @@ absl::Status StepGraphs::Run(const StepKey& key, cudaStream_t stream,
     cudaGraphDestroy(graph);
     RP_TRY(CudaStatus(made, "making a step's graph"));
   }
+  return entry.graph;
+}
+
+absl::Status StepGraphs::Launch(cudaGraphExec_t graph, cudaStream_t stream) {
   ++replayed_;
-  return CudaStatus(cudaGraphLaunch(entry.graph, stream), "a step's graph");
+  return CudaStatus(cudaGraphLaunch(graph, stream), "a step's graph");
 }
 
 absl::StatusOr<uint32_t> StepGraphs::Count(cudaStream_t stream,

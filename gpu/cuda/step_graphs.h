@@ -25,11 +25,12 @@ class StepGraphs {
   StepGraphs(StepGraphs&&) = default;
   ~StepGraphs() { Clear(); }
 
-  // Has `launch` queue a step on `stream`: directly the first time, the second time into a graph,
-  // which is kept; and queues the graph from then on, without calling it. `launch` must queue the
-  // same whenever the key is the same, and only launches.
-  absl::Status Run(const StepKey& key, cudaStream_t stream,
-                   const std::function<absl::Status()>& launch);
+  // The graph of a step, to be given to Launch: null the first time, when the caller queues the
+  // step itself; the second time what `launch` queues on `stream` becomes one, which is kept.
+  // `launch` must queue the same whenever the key is the same, and only launches.
+  absl::StatusOr<cudaGraphExec_t> Find(const StepKey& key, cudaStream_t stream,
+                                       const std::function<absl::Status()>& launch);
+  absl::Status Launch(cudaGraphExec_t graph, cudaStream_t stream);
   // Launches that `launch` queues, which are not run.
   static absl::StatusOr<uint32_t> Count(cudaStream_t stream,
                                         const std::function<absl::Status()>& launch);

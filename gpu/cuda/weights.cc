@@ -1,5 +1,6 @@
 #include "gpu/cuda/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -13,8 +14,8 @@ namespace {
 // Names, shapes and types of model-facts section 13, layer by layer, as gpu/cpu/weights.cc.
 class Loader {
  public:
-  Loader(const ModelGeometry& geometry, const Checkpoint& checkpoint)
-      : geometry_(geometry), config_(geometry.config), checkpoint_(checkpoint) {}
+  Loader(const ModelGeometry& geometry, const Checkpoint& checkpoint, const Shard& shard)
+      : geometry_(geometry), config_(geometry.config), checkpoint_(checkpoint), shard_(shard) {}
 
   uint64_t bytes() const { return bytes_; }
 
@@ -67,6 +68,31 @@ class Loader {
     RP_ASSIGN(const PackedLinear packed, PackLinear(name, rows.format(), outputs, inputs, rows));
     return Upload(packed);
   }
+  // Some of its outputs; and some of its inputs.
+  absl::StatusOr<OwnedLinear> OutputsOf(const std::string& name, uint32_t outputs, uint32_t inputs,
+                                        const Shard::Part& part) {
+    RP_ASSIGN(const WeightRows rows, WeightRows::Find(checkpoint_, name, outputs, inputs));
+    const auto first = static_cast<uint32_t>(part.first);
+    RP_ASSIGN(const PackedLinear packed,
+              PackLinear(name, rows.format(), static_cast<uint32_t>(part.count), inputs,
+                         [&](uint32_t output) { return rows(first + output); }));
+    return Upload(packed);
+  }
+  absl::StatusOr<OwnedLinear> InputsOf(const std::string& name, uint32_t outputs, uint32_t inputs,
+                                       const Shard::Part& part) {
+    RP_ASSIGN(const WeightRows rows, WeightRows::Find(checkpoint_, name, outputs, inputs));
+    const auto first = static_cast<uint32_t>(part.first);
+    RP_ASSIGN(const PackedLinear packed,
+              PackLinear(name, rows.format(), outputs, static_cast<uint32_t>(part.count),
+                         [&](uint32_t output) { return rows(output, first); }));
+    return Upload(packed);
+  }
+  // Rows of a table of bytes.
+  absl::StatusOr<DeviceMemory> RowsOf(const std::string& name, DType dtype, uint64_t rows,
+                                      uint64_t row_bytes, const Shard::Part& part) {
+    RP_ASSIGN(const Tensor tensor, checkpoint_.Find(name, dtype, {rows, row_bytes}));
+    return Upload(tensor.bytes.data() + part.first * row_bytes, part.count * row_bytes);
+  }
 
   // wq_a and wkv, which read the same rows.
   absl::StatusOr<OwnedLinear> QueriesAndWindows(const std::string& p) {
@@ -101,10 +127,11 @@ class Loader {
   }
   // Experts end to end.
   template <typename Pack>
-  absl::StatusOr<OwnedLinear> Experts(const std::string& prefix, uint32_t count, Pack&& pack) {
+  absl::StatusOr<OwnedLinear> Experts(const std::string& prefix, uint32_t first, uint32_t count,
+                                      Pack&& pack) {
     OwnedLinear out;
     for (uint32_t e = 0; e < count; ++e) {
-      RP_ASSIGN(const PackedLinear one, pack(prefix + std::to_string(e) + "."));
+      RP_ASSIGN(const PackedLinear one, pack(prefix + std::to_string(first + e) + "."));
       if (e == 0) {
         out.view = {.format = one.format,
                     .outputs = one.outputs,
@@ -156,12 +183,18 @@ class Loader {
     const ModelConfig& c = config_;
     RP_ASSIGN(out->wq_kv, QueriesAndWindows(p));
     RP_ASSIGN(out->q_norm, Norm(p + "q_norm.weight", c.q_lora_rank));
-    RP_ASSIGN(out->wq_b, Matrix(p + "wq_b.weight", c.heads * c.head_dim, c.q_lora_rank));
+    const Shard::Part heads = shard_.PartOf(c.heads);
+    RP_ASSIGN(out->wq_b, OutputsOf(p + "wq_b.weight", c.heads * c.head_dim, c.q_lora_rank,
+                                   shard_.PartOf(c.heads * c.head_dim)));
     RP_ASSIGN(out->kv_norm, Norm(p + "kv_norm.weight", c.head_dim));
-    RP_ASSIGN(out->sinks, Float32(p + "attn_sink", c.heads));
+    RP_ASSIGN(const Tensor sinks, checkpoint_.Find(p + "attn_sink", DType::kF32, {c.heads}));
+    RP_ASSIGN(out->sinks, Upload(sinks.bytes.data() + heads.first * sizeof(float),
+                                 heads.count * sizeof(float)));
     const uint32_t low = c.o_groups * c.o_lora_rank;
-    RP_ASSIGN(out->wo_a, Matrix(p + "wo_a.weight", low, c.heads / c.o_groups * c.head_dim));
-    RP_ASSIGN(out->wo_b, Matrix(p + "wo_b.weight", c.hidden_size, low));
+    const Shard::Part own_low = shard_.PartOf(low);
+    RP_ASSIGN(out->wo_a,
+              OutputsOf(p + "wo_a.weight", low, c.heads / c.o_groups * c.head_dim, own_low));
+    RP_ASSIGN(out->wo_b, InputsOf(p + "wo_b.weight", c.hidden_size, low, own_low));
     if (plan.mode == LayerMode::kFull) {
       RP_ASSIGN(out->compressor, Compressor(p, plan.ratio));
     }
@@ -176,16 +209,21 @@ class Loader {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<MoeDevice> Moe(const std::string& p, uint32_t experts) {
+  absl::StatusOr<MoeDevice> Moe(const std::string& p, uint32_t experts, bool shared_here) {
     MoeDevice out;
+    const Shard::Part own = shard_.PartOf(experts);
     out.routed = experts;
+    out.own_first = static_cast<uint32_t>(own.first);
+    out.own = static_cast<uint32_t>(own.count);
+    out.shared_here = shared_here;
     RP_ASSIGN(out.gate, Matrix(p + "gate.weight", experts, config_.hidden_size));
     RP_ASSIGN(out.bias, Float32(p + "gate.bias", experts));
     RP_ASSIGN(out.image_bias, Float32(p + "gate.bias_vl", experts));
     const auto up = [this](const std::string& prefix) { return PackUp(prefix); };
     const auto down = [this](const std::string& prefix) { return PackDown(prefix); };
-    RP_ASSIGN(out.up, Experts(p + "experts.", experts, up));
-    RP_ASSIGN(out.down, Experts(p + "experts.", experts, down));
+    RP_ASSIGN(out.up, Experts(p + "experts.", out.own_first, out.own, up));
+    RP_ASSIGN(out.down, Experts(p + "experts.", out.own_first, out.own, down));
+    if (!shared_here) return out;
     RP_ASSIGN(const PackedLinear shared_up, PackUp(p + "shared_experts."));
     RP_ASSIGN(out.shared_up, Upload(shared_up, /*expert=*/true));
     RP_ASSIGN(const PackedLinear shared_down, PackDown(p + "shared_experts."));
@@ -199,11 +237,16 @@ class Loader {
     const uint64_t rows = c.engram_rows[engram];
     RP_ASSIGN(EngramHash hash, EngramHash::For(c, engram, map));
     const uint32_t inputs = hash.rows_per_token() * c.engram_head_dim;
-    EngramDevice out{.hash = std::move(hash), .codes = {}, .scales = {}, .wkv = {}, .qk = {}};
+    EngramDevice out{.hash = std::move(hash),
+                     .codes = {},
+                     .scales = {},
+                     .rows = shard_.PartOf(rows),
+                     .wkv = {},
+                     .qk = {}};
     RP_ASSIGN(out.codes,
-              Raw(p + "embed.weight", DType::kF8E4m3, {rows, uint64_t{c.engram_head_dim}}));
+              RowsOf(p + "embed.weight", DType::kF8E4m3, rows, c.engram_head_dim, out.rows));
     RP_ASSIGN(out.scales,
-              Raw(p + "embed.scale", DType::kF8E8m0, {rows, uint64_t{c.engram_head_dim} / 32}));
+              RowsOf(p + "embed.scale", DType::kF8E8m0, rows, c.engram_head_dim / 32, out.rows));
     RP_ASSIGN(out.wkv, Matrix(p + "wkv.weight", (c.hc_mult + 1) * c.hidden_size, inputs));
     const std::vector<uint64_t> shape = {c.hc_mult, c.hidden_size};
     RP_ASSIGN(std::vector<float> qk, Floats(p + "q_weight", shape));
@@ -222,8 +265,9 @@ class Loader {
     RP_ASSIGN(out.attn_norm, Norm(p + "attn_norm.weight", config_.hidden_size));
     RP_ASSIGN(out.ffn_norm, Norm(p + "ffn_norm.weight", config_.hidden_size));
     RP_TRY(Attention(p + "attn.", plan, &out));
-    RP_ASSIGN(out.moe, Moe(p + "ffn.", geometry_.is_draft(layer) ? config_.draft_routed_experts
-                                                                 : config_.routed_experts));
+    const uint32_t experts =
+        geometry_.is_draft(layer) ? config_.draft_routed_experts : config_.routed_experts;
+    RP_ASSIGN(out.moe, Moe(p + "ffn.", experts, layer % shard_.ranks == shard_.rank));
     if (plan.engram != kNoLayer) {
       RP_ASSIGN(out.engram, Engram(p + "engram.", plan.engram, engram_map));
     }
@@ -253,19 +297,41 @@ class Loader {
   const ModelGeometry& geometry_;
   const ModelConfig& config_;
   const Checkpoint& checkpoint_;
+  const Shard shard_;
   uint64_t bytes_ = 0;
 };
 
 }  // namespace
 
+absl::Status CheckShards(const ModelConfig& config, uint32_t ranks) {
+  const auto refuse = [&](const std::string& key, uint64_t value, const std::string& what) {
+    return InvalidArgument(std::to_string(ranks) + " GPUs cannot share the model: its " + key +
+                           " of " + std::to_string(value) + " " + what + "; choose fewer");
+  };
+  if (config.o_groups % ranks != 0) {
+    return refuse("o_groups", config.o_groups, "is no multiple of their number");
+  }
+  const uint32_t experts = config.draft_stages > 0
+                               ? std::min(config.routed_experts, config.draft_routed_experts)
+                               : config.routed_experts;
+  if (experts < ranks) return refuse("routed experts", experts, "are fewer");
+  if (config.vocab_size / kTileOutputs < ranks) {
+    return refuse("vocab_size", config.vocab_size, "does not give each 64 tokens");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<DeviceWeights> DeviceWeights::Load(const ModelGeometry& geometry,
                                                   const Checkpoint& checkpoint,
-                                                  const std::vector<uint32_t>& engram_map) {
+                                                  const std::vector<uint32_t>& engram_map,
+                                                  const Shard& shard) {
   const ModelConfig& c = geometry.config;
-  Loader loader(geometry, checkpoint);
+  Loader loader(geometry, checkpoint, shard);
   DeviceWeights out;
   RP_ASSIGN(out.embed, loader.Raw("embed.weight", DType::kBf16, {c.vocab_size, c.hidden_size}));
-  RP_ASSIGN(out.head, loader.Matrix("head.weight", c.vocab_size, c.hidden_size));
+  out.head_tokens = shard.PartOf(c.vocab_size, kTileOutputs);
+  RP_ASSIGN(out.head,
+            loader.OutputsOf("head.weight", c.vocab_size, c.hidden_size, out.head_tokens));
   RP_ASSIGN(out.norm, loader.Norm("norm.weight", c.hidden_size));
   for (uint32_t layer = 0; layer < geometry.all_layers(); ++layer) {
     RP_ASSIGN(LayerDevice weights, loader.Layer(layer, engram_map));

@@ -196,6 +196,58 @@ TEST_F(V41Shapes, AttentionByTheMatrixUnits) {
   }
 }
 
+// A rank of several has some of the heads: they become what they are among all.
+TEST_F(V41Shapes, AttentionOfFewerHeads) {
+  constexpr uint32_t kRows = 9;
+  MakeStep(1700, kRows, 0);
+  const OnDevice<int32_t> selected(RandomSelection(1700, kRows, 512));
+  const std::vector<uint16_t> values = RandomBf16(size_t{kRows} * kHeads * kDim, 0.5f, 6);
+  const OnDevice<uint16_t> query(values), all(values.size());
+  std::vector<float> sink_values(kHeads);
+  for (uint32_t h = 0; h < kHeads; ++h) sink_values[h] = static_cast<float>(h) / 16 - 2;
+  const OnDevice<float> sinks(sink_values);
+  AttentionCall call{
+      .step = step_,
+      .windows = {.window = 128, .ring_rows = kRing, .code_bytes = 512, .scale_bytes = 16},
+      .entries = entries_,
+      .query = query.data(),
+      .kv_codes = kv_codes_->data(),
+      .kv_scales = kv_scales_->data(),
+      .selected = selected.data(),
+      .topk = 512,
+      .sinks = sinks.data(),
+      .heads = kHeads,
+      .dim = kDim,
+      .scale = 0.0441941738f,
+      .out = all.data(),
+      .rotate_query = true};
+  Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
+  const std::vector<uint16_t> whole = all.Get();
+  for (const uint32_t heads : {8u, 16u, 24u, 32u}) {
+    SCOPED_TRACE(heads);
+    const size_t row = size_t{heads} * kDim;
+    std::vector<uint16_t> own(kRows * row), want(kRows * row);
+    for (uint32_t r = 0; r < kRows; ++r) {
+      std::copy_n(values.begin() + r * kHeads * kDim, row, own.begin() + r * row);
+      std::copy_n(whole.begin() + r * kHeads * kDim, row, want.begin() + r * row);
+    }
+    const OnDevice<uint16_t> own_query(own);
+    const OnDevice<uint16_t> got(own.size() + 64 * kDim);  // Nothing is stored past the heads.
+    const OnDevice<float> own_sinks(
+        std::vector<float>(sink_values.begin(), sink_values.begin() + heads));
+    call.query = own_query.data();
+    call.sinks = own_sinks.data();
+    call.heads = heads;
+    call.out = got.data();
+    Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
+    std::vector<uint16_t> bytes = got.Get();
+    EXPECT_TRUE(std::all_of(bytes.begin() + static_cast<std::ptrdiff_t>(own.size()), bytes.end(),
+                            [](uint16_t value) { return value == 0xffff; }));
+    bytes.resize(own.size());
+    EXPECT_TRUE(bytes == want);
+  }
+}
+
 TEST_F(V41Shapes, AttentionTurnsQueriesItself) {
   constexpr uint32_t kRows = 70;
   MakeStep(1200, kRows, 0);

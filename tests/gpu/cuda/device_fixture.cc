@@ -1,6 +1,12 @@
 #include "tests/gpu/cuda/device_fixture.h"
 
+#include <cmath>
+
+#include "gpu/engine/sampler.h"
+#include "gpu/formats/number_formats.h"
 #include "gpu/tokenizer/tokenizer.h"
+#include "protocol/base/bytes.h"
+#include "tests/gpu/npz.h"
 
 namespace reprise::engine::cuda::test {
 
@@ -26,6 +32,57 @@ CudaEngine& CudaNano() {
   static auto* const engine = new std::unique_ptr<CudaEngine>(
       Must(CudaEngine::Make(NanoGeometry(), NanoCheckpoint(), NanoEngramMap(), {})));
   return **engine;
+}
+
+std::vector<TokenId> Text(size_t count) {
+  const Npz npz = *Npz::Load("gpu/nano/golden/p1025.npz");
+  std::vector<TokenId> tokens;
+  for (const int16_t id : npz.Find("ids")->As<int16_t>()) tokens.push_back(id);
+  while (tokens.size() < count) tokens.push_back(tokens[tokens.size() - 1025 + 3]);
+  tokens.resize(count);
+  return tokens;
+}
+
+std::vector<float> Embedded(std::span<const TokenId> tokens) {
+  const ModelConfig& c = NanoGeometry().config;
+  const Tensor embed = *NanoCheckpoint().Find("embed.weight");
+  std::vector<float> stream;
+  stream.reserve(tokens.size() * c.hc_mult * c.hidden_size);
+  for (const TokenId token : tokens) {
+    for (size_t i = 0; i < c.hc_mult * c.hidden_size; ++i) {
+      const size_t at = static_cast<size_t>(token) * c.hidden_size + i % c.hidden_size;
+      stream.push_back(FromBf16(LoadLe<uint16_t>(embed.bytes.data() + 2 * at)));
+    }
+  }
+  return stream;
+}
+
+Segment WholeRows(const SequenceMemory& memory, std::span<const TokenId> tokens, uint32_t first) {
+  return {.memory = memory,
+          .tokens = tokens,
+          .first = first,
+          .write_from = first,
+          .encoder_from = 0,
+          .decoder_first = first,
+          .decoder_from = 0,
+          .logits_from = first};
+}
+
+double RelativeRms(const std::vector<float>& got, const std::vector<float>& want) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(double{got[i]} - want[i], 2);
+    norm += std::pow(double{want[i]}, 2);
+  }
+  return std::sqrt(error / norm);
+}
+
+uint32_t EqualTokens(std::span<const float> a, std::span<const float> b, size_t vocab) {
+  uint32_t equal = 0;
+  for (size_t at = 0; at < a.size(); at += vocab) {
+    equal += LikeliestToken(a.subspan(at, vocab)) == LikeliestToken(b.subspan(at, vocab)) ? 1 : 0;
+  }
+  return equal;
 }
 
 TwinSequence::TwinSequence(const Engine& engine, uint32_t tokens_max) {

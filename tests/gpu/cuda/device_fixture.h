@@ -27,6 +27,16 @@ std::vector<uint32_t> NanoEngramMap();
 std::unique_ptr<cpu::CpuEngine> CpuNano();
 CudaEngine& CudaNano();  // Loaded once.
 
+// Text that the model knows.
+std::vector<TokenId> Text(size_t count);
+// The stream of its rows as it begins: [rows][copies][hidden].
+std::vector<float> Embedded(std::span<const TokenId> tokens);
+// Rows from `first` on, all the way and with logits.
+Segment WholeRows(const SequenceMemory& memory, std::span<const TokenId> tokens, uint32_t first);
+double RelativeRms(const std::vector<float>& got, const std::vector<float>& want);
+// Rows of logits whose largest is the same.
+uint32_t EqualTokens(std::span<const float> a, std::span<const float> b, size_t vocab);
+
 template <typename T>
 T Must(absl::StatusOr<T> value) {
   if (!value.ok()) {

@@ -6,44 +6,10 @@
 #include <cstring>
 
 #include "gpu/engine/sampler.h"
-#include "gpu/formats/number_formats.h"
 #include "tests/gpu/cuda/device_fixture.h"
-#include "tests/gpu/npz.h"
 
 namespace reprise::engine::cuda::test {
 namespace {
-
-using reprise::Npz;
-
-// Text that the model knows.
-std::vector<TokenId> Text(size_t count) {
-  const Npz npz = *Npz::Load("gpu/nano/golden/p1025.npz");
-  std::vector<TokenId> tokens;
-  for (const int16_t id : npz.Find("ids")->As<int16_t>()) tokens.push_back(id);
-  while (tokens.size() < count) tokens.push_back(tokens[tokens.size() - 1025 + 3]);
-  tokens.resize(count);
-  return tokens;
-}
-
-Segment WholeRows(const SequenceMemory& memory, std::span<const TokenId> tokens, uint32_t first) {
-  return {.memory = memory,
-          .tokens = tokens,
-          .first = first,
-          .write_from = first,
-          .encoder_from = 0,
-          .decoder_first = first,
-          .decoder_from = 0,
-          .logits_from = first};
-}
-
-double RelativeRms(const std::vector<float>& got, const std::vector<float>& want) {
-  double error = 0, norm = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += std::pow(double{got[i]} - want[i], 2);
-    norm += std::pow(double{want[i]}, 2);
-  }
-  return std::sqrt(error / norm);
-}
 
 double EqualShare(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
   size_t equal = 0;
@@ -77,17 +43,8 @@ TEST(CudaEngineTest, EachLayerAloneFromTheSameInput) {
   TwinSequence sequence(gpu, 512);
   const Segment on_host = WholeRows(sequence.host(), tokens, 0);
   const Segment on_device = WholeRows(sequence.device(), tokens, 0);
-  std::vector<float> stream(tokens.size() * c.hc_mult * c.hidden_size),
-      pre(tokens.size() * c.hc_mult);
-  const Tensor embed = *NanoCheckpoint().Find("embed.weight");
-  for (size_t row = 0; row < tokens.size(); ++row) {
-    for (size_t i = 0; i < c.hc_mult * c.hidden_size; ++i) {
-      const size_t at = static_cast<size_t>(tokens[row]) * c.hidden_size + i % c.hidden_size;
-      stream[row * c.hc_mult * c.hidden_size + i] =
-          FromBf16(LoadLe<uint16_t>(embed.bytes.data() + 2 * at));
-    }
-    pre[row * c.hc_mult] = 1;
-  }
+  std::vector<float> stream = Embedded(tokens), pre(tokens.size() * c.hc_mult);
+  for (size_t row = 0; row < tokens.size(); ++row) pre[row * c.hc_mult] = 1;
   double worst = 0;
   for (uint32_t layer = 0; layer < c.layer_count; ++layer) {
     std::vector<float> gpu_stream = stream, gpu_pre = pre;
@@ -114,14 +71,6 @@ TEST(CudaEngineTest, EachLayerAloneFromTheSameInput) {
               records, windows);
   EXPECT_GE(records, 0.995);
   EXPECT_GE(windows, 0.995);
-}
-
-uint32_t EqualTokens(std::span<const float> a, std::span<const float> b, size_t vocab) {
-  uint32_t equal = 0;
-  for (size_t at = 0; at < a.size(); at += vocab) {
-    equal += LikeliestToken(a.subspan(at, vocab)) == LikeliestToken(b.subspan(at, vocab)) ? 1 : 0;
-  }
-  return equal;
 }
 
 TEST(CudaEngineTest, NextTokensOverWholeRuns) {
