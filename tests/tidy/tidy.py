@@ -60,6 +60,7 @@ BANNED_EVERYWHERE = [
 OWNERS = {
     "liburing": ["protocol/reactor/ring.h", "protocol/reactor/ring.cc"],
     "infiniband/": ["protocol/rdma/lib_verbs.cc"],
+    "nccl.h": ["gpu/cuda/communicator.cc"],
     "openssl/": ["protocol/base/sha256.cc"],
     "isa-l": ["protocol/base/checksum.cc"],
     "absl/status/": ["protocol/base/status.h"],
