@@ -319,7 +319,7 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScore
     WgmmaWait<0>();
     Keep(a);
     Hold(sums);
-    float score[kRows][2];  // Of two keys, over this thread's columns.
+    float score[kRows == 1 ? 1 : 4][2] = {};  // Of two keys, over this thread's columns.
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -354,7 +354,7 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScore
 
 template <int kRows, bool kInOrder>
 cudaError_t LaunchMatrixScores(const ScoreCall& call, uint32_t entries_max, cudaStream_t stream) {
-  static_assert(kRows == 1 || kRows == 4);
+  static_assert(kRows == 1 || kRows == 3 || kRows == 4);
   constexpr uint32_t kBlocks = 132 * ScoreBlocks(kRows, kInOrder);  // As many as run at once.
   const uint32_t rows = (call.rows + kRows - 1) / kRows;
   const uint32_t tiles = (entries_max + kTileKeys - 1) / kTileKeys;
@@ -381,6 +381,9 @@ cudaError_t LaunchScores(const ScoreCall& call, uint32_t entries_max, cudaStream
     const bool shared_keys =
         call.one_part && call.rows >= kRowsThatShareKeys && call.candidates == nullptr;
     if (shared_keys) {
+      // Blocks of three rows where those of four would compute more that nobody wants.
+      const bool threes = (call.rows + 2) / 3 * 3 < (call.rows + 3) / 4 * 4;
+      if (threes && in_order) return LaunchMatrixScores<3, true>(call, entries_max, stream);
       return in_order ? LaunchMatrixScores<4, true>(call, entries_max, stream)
                       : LaunchMatrixScores<4, false>(call, entries_max, stream);
     }

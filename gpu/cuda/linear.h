@@ -48,7 +48,7 @@ struct LinearCall {
   LinearOutput output = LinearOutput::kBf16;
   const void* x = nullptr;  // bf16, rows aligned to 16 bytes. Readable up to whole tiles of inputs.
   uint64_t x_stride = 0;    // Values from row to row.
-  void* y = nullptr;  // Aligned to 16 bytes.
+  void* y = nullptr;        // Aligned to 16 bytes.
   uint64_t y_stride = 0;
   uint32_t rows = 0;
   const uint32_t* gather = nullptr;  // Row of x for each row of y; null: the same.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpu/cuda/linear_tiles.cuh"
+#include "gpu/cuda/mbarrier.cuh"
 
 // Products with matrices of few outputs: the inputs are cut into slices, so that a few rows still
 // keep the whole chip busy. The slices' sums are added in order, beginning with 0.
@@ -16,27 +17,9 @@ struct Slice {
   uint32_t begin, end;  // Tiles of inputs.
 };
 
-__device__ inline uint32_t ClusterBlocks() {
-  uint32_t blocks;
-  asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
-  return blocks;
-}
-__device__ inline uint32_t ClusterRank() {
-  uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctaid.x;" : "=r"(rank));
-  return rank;
-}
-__device__ inline void ClusterArrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ inline void ClusterWait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-// Into another block of the cluster, at the place of `at` in this one.
-__device__ inline void StoreRemote(uint32_t at, uint32_t rank, const float* values) {
-  uint32_t remote;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(at), "r"(rank));
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(remote), "f"(values[0]),
+// Into another block of the cluster, whose memory lies at `at` for this one.
+__device__ inline void StoreRemote(uint32_t at, const float* values) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(values[0]),
                "f"(values[1]), "f"(values[2]), "f"(values[3])
                : "memory");
 }
@@ -134,7 +117,7 @@ __device__ inline void MultiplySlicedFewRows(const LinearCall& call) {
 #pragma unroll
   for (uint32_t eight = 0; eight < kRows / 8; ++eight) {
     const uint32_t at = (index * share + eight / blocks) * kGroupThreads + thread;
-    StoreRemote(SharedAddress(received) + at * 16, eight % blocks, &sums[eight * 4]);
+    StoreRemote(PeerAddress(SharedAddress(received) + at * 16, eight % blocks), &sums[eight * 4]);
   }
   ClusterArrive();
   ClusterWait();

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-// Barriers in shared memory, and what two blocks of a cluster send each other.
+// Barriers in shared memory, and what blocks of a cluster send each other.
 namespace reprise::engine::cuda {
 
 __device__ inline void InitBarrier(uint32_t barrier, uint32_t arrivals) {
@@ -50,6 +50,11 @@ __device__ inline void WaitReceived(uint32_t barrier, uint32_t parity) {
   __syncwarp();
 }
 
+__device__ inline uint32_t ClusterBlocks() {
+  uint32_t blocks;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+  return blocks;
+}
 __device__ inline uint32_t ClusterRank() {
   uint32_t rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

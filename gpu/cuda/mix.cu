@@ -21,74 +21,90 @@ constexpr uint32_t kFewRows = 8;  // Of a block that finishes them itself.
 
 // ---- The stream --------------------------------------------------------------------------------
 
-__device__ inline float2 PairAt(const Bf16Bits* values, uint64_t at) {
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(values + at));
-}
+// Four neighbours in a row.
+struct Four {
+  float values[4];
+
+  __device__ static Four At(const Bf16Bits* from) {
+    const uint2 bits = *reinterpret_cast<const uint2*>(from);
+    return {{__uint_as_float(bits.x << 16), __uint_as_float(bits.x & 0xffff0000u),
+             __uint_as_float(bits.y << 16), __uint_as_float(bits.y & 0xffff0000u)}};
+  }
+  // As bf16, which they become.
+  __device__ uint2 Rounded() {
+    const __nv_bfloat162 low = __floats2bfloat162_rn(values[0], values[1]);
+    const __nv_bfloat162 high = __floats2bfloat162_rn(values[2], values[3]);
+    const uint2 bits = {*reinterpret_cast<const uint32_t*>(&low),
+                        *reinterpret_cast<const uint32_t*>(&high)};
+    *this = At(reinterpret_cast<const Bf16Bits*>(&bits));
+    return bits;
+  }
+};
 
 // As LaunchSumParts.
-__device__ inline float2 SummedParts(const StreamAdd& add, uint64_t at) {
-  float2 sum = *reinterpret_cast<const float2*>(add.parts + at);
+__device__ inline Four SummedParts(const StreamAdd& add, uint64_t at) {
+  Four sum = {};
 #pragma unroll 1
-  for (uint32_t rank = 1; rank < add.ranks; ++rank) {
-    const float2 one = *reinterpret_cast<const float2*>(add.parts + rank * add.part_stride + at);
-    sum.x += one.x;
-    sum.y += one.y;
-  }
-  return {RoundBf16(sum.x), RoundBf16(sum.y)};
-}
-
-// What is added to values d and d + 1 of a row: bf16 values.
-__device__ inline float2 Added(const StreamAdd& add, uint64_t row, uint32_t hidden, uint32_t d) {
-  if (add.h != nullptr) return PairAt(add.h, row * hidden + d);
-  if (add.parts != nullptr) return SummedParts(add, row * hidden + d);
-  float2 sum = {0, 0};
-  for (uint32_t k = 0; k < add.chosen; ++k) {
-    const float2 one =
-        PairAt(add.outputs, uint64_t{add.slot_of[row * add.chosen + k]} * hidden + d);
-    sum.x += one.x;
-    sum.y += one.y;
-  }
-  const float2 shared = PairAt(add.shared, row * hidden + d);
-  return {RoundBf16(sum.x + shared.x), RoundBf16(sum.y + shared.y)};
-}
-
-// Values d and d + 1 of the copies, with what is added to them; written back.
-__device__ inline void UpdatePair(const StreamAdd& add, uint64_t row, uint32_t hidden, uint32_t d,
-                                  Bf16Bits* stream, float2 (&copies)[kCopies]) {
-  Bf16Bits* const x = stream + row * kCopies * hidden + d;
-  float2 old[kCopies];
+  for (uint32_t rank = 0; rank < add.ranks; ++rank) {
+    const float4 one = *reinterpret_cast<const float4*>(add.parts + rank * add.part_stride + at);
+    const float values[4] = {one.x, one.y, one.z, one.w};
 #pragma unroll
-  for (uint32_t c = 0; c < kCopies; ++c) old[c] = copies[c] = PairAt(x, c * hidden);
+    for (int i = 0; i < 4; ++i) sum.values[i] = rank == 0 ? values[i] : sum.values[i] + values[i];
+  }
+  sum.Rounded();
+  return sum;
+}
+
+// What is added to values d to d + 3 of a row: bf16 values.
+__device__ inline Four Added(const StreamAdd& add, uint64_t row, uint32_t hidden, uint32_t d) {
+  if (add.h != nullptr) return Four::At(add.h + row * hidden + d);
+  if (add.parts != nullptr) return SummedParts(add, row * hidden + d);
+  Four sum = {};
+  for (uint32_t k = 0; k < add.chosen; ++k) {
+    const uint64_t slot = add.slot_of[row * add.chosen + k];
+    const Four one = Four::At(add.outputs + slot * hidden + d);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum.values[i] += one.values[i];
+  }
+  const Four shared = Four::At(add.shared + row * hidden + d);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sum.values[i] += shared.values[i];
+  sum.Rounded();
+  return sum;
+}
+
+// Values d to d + 3 of the copies, with what is added to them; written back.
+__device__ inline void UpdateFour(const StreamAdd& add, uint64_t row, uint32_t hidden, uint32_t d,
+                                  Bf16Bits* stream, Four (&copies)[kCopies]) {
+  Bf16Bits* const x = stream + row * kCopies * hidden + d;
+#pragma unroll
+  for (uint32_t c = 0; c < kCopies; ++c) copies[c] = Four::At(x + c * hidden);
   if (add.post == nullptr) return;
-  const float2 added = Added(add, row, hidden, d);
+  const Four added = Added(add, row, hidden, d);
+  Four now[kCopies];
 #pragma unroll
   for (uint32_t k = 0; k < kCopies; ++k) {
     const float* mixing = add.comb + row * kCopies * kCopies + k;
-    float2 mixed = {old[0].x * mixing[0], old[0].y * mixing[0]};
-#pragma unroll
-    for (uint32_t a = 1; a < kCopies; ++a) {
-      mixed.x = fmaf(old[a].x, mixing[a * kCopies], mixed.x);
-      mixed.y = fmaf(old[a].y, mixing[a * kCopies], mixed.y);
-    }
     const float weight = add.post[row * kCopies + k];
-    const __nv_bfloat162 now =
-        __floats2bfloat162_rn(fmaf(weight, added.x, mixed.x), fmaf(weight, added.y, mixed.y));
-    *reinterpret_cast<__nv_bfloat162*>(x + k * hidden) = now;
-    copies[k] = __bfloat1622float2(now);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float mixed = copies[0].values[i] * mixing[0];
+#pragma unroll
+      for (uint32_t a = 1; a < kCopies; ++a) {
+        mixed = fmaf(copies[a].values[i], mixing[a * kCopies], mixed);
+      }
+      now[k].values[i] = fmaf(weight, added.values[i], mixed);
+    }
+    *reinterpret_cast<uint2*>(x + k * hidden) = now[k].Rounded();
   }
-}
-
-__device__ inline float Collapsed(const float4& pre, float c0, float c1, float c2, float c3) {
-  float sum = c0 * pre.x;
-  sum = fmaf(c1, pre.y, sum);
-  sum = fmaf(c2, pre.z, sum);
-  return RoundBf16(fmaf(c3, pre.w, sum));
+#pragma unroll
+  for (uint32_t k = 0; k < kCopies; ++k) copies[k] = now[k];
 }
 
 __global__ void Update(StreamAdd add, uint32_t hidden, Bf16Bits* stream) {
-  const uint32_t d = (blockIdx.x * blockDim.x + threadIdx.x) * 2;
-  float2 copies[kCopies];
-  if (d < hidden) UpdatePair(add, blockIdx.y, hidden, d, stream, copies);
+  const uint32_t d = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+  Four copies[kCopies];
+  if (d < hidden) UpdateFour(add, blockIdx.y, hidden, d, stream, copies);
 }
 
 // ---- Mixes -------------------------------------------------------------------------------------
@@ -208,28 +224,41 @@ __global__ __launch_bounds__(kThreads) void Mix(MixCall call) {
     CopyAsync16(SharedAddress(fn_tiles) + at, fn + at, true);
   }
   CopyCommit();
-  const uint32_t d = tile * kTile + lane * 2;
-#pragma unroll 4
-  for (uint32_t r = warp; r < rows; r += kWarps) {
+  // Half a warp takes a row.
+  constexpr uint32_t kHalf = 16;
+  const uint32_t in_half = lane % kHalf, d = tile * kTile + in_half * 4;
+#pragma unroll 2
+  for (uint32_t r = warp * 2 + lane / kHalf; r < rows; r += kWarps * 2) {
     const uint64_t row = first + r;
-    float2 copies[kCopies];
-    UpdatePair(call.add, row, hidden, d, call.stream, copies);
-    float squares = 0;
+    const float4 pre = reinterpret_cast<const float4*>(call.pre)[row];
+    Four copies[kCopies];
+    UpdateFour(call.add, row, hidden, d, call.stream, copies);
+    float squares = 0, row_squares = 0;
+    Four collapsed;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float sum = copies[0].values[i] * pre.x;
+      sum = fmaf(copies[1].values[i], pre.y, sum);
+      sum = fmaf(copies[2].values[i], pre.z, sum);
+      collapsed.values[i] = fmaf(copies[3].values[i], pre.w, sum);
+    }
+    *reinterpret_cast<uint2*>(call.y + row * hidden + d) = collapsed.Rounded();
 #pragma unroll
     for (uint32_t c = 0; c < kCopies; ++c) {
-      uint8_t* const to =
-          shared + c * kStreamTileBytes + SwizzledOffset(r, lane / 4) + lane % 4 * 4;
-      *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(copies[c].x, copies[c].y);
-      squares = fmaf(copies[c].x, copies[c].x, squares);
-      squares = fmaf(copies[c].y, copies[c].y, squares);
+      uint8_t* const to = shared + c * kStreamTileBytes + SwizzledOffset(r, in_half / 2);
+      *reinterpret_cast<uint2*>(to + in_half % 2 * 8) = copies[c].Rounded();
+#pragma unroll
+      for (const float value : copies[c].values) squares = fmaf(value, value, squares);
     }
-    const float4 pre = reinterpret_cast<const float4*>(call.pre)[row];
-    const float x = Collapsed(pre, copies[0].x, copies[1].x, copies[2].x, copies[3].x);
-    const float y = Collapsed(pre, copies[0].y, copies[1].y, copies[2].y, copies[3].y);
-    *reinterpret_cast<__nv_bfloat162*>(call.y + row * hidden + d) = __floats2bfloat162_rn(x, y);
-    squares = WarpSum(squares);
-    const float row_squares = WarpSum(fmaf(x, x, y * y));
-    if (lane == 0) {
+#pragma unroll
+    for (const float value : collapsed.values) row_squares = fmaf(value, value, row_squares);
+    const uint32_t together = __activemask();
+#pragma unroll
+    for (uint32_t step = kHalf / 2; step > 0; step /= 2) {
+      squares += __shfl_xor_sync(together, squares, step);
+      row_squares += __shfl_xor_sync(together, row_squares, step);
+    }
+    if (in_half == 0) {
       float* const sums = call.partials + (row * tiles + tile) * kMixPartials;
       sums[kStreamSquares] = squares;
       sums[kRowSquares] = row_squares;
@@ -311,7 +340,7 @@ cudaError_t LaunchMix(const MixCall& call, cudaStream_t stream) {
 
 cudaError_t LaunchUpdate(const StreamShape& shape, uint32_t rows, const StreamAdd& add,
                          Bf16Bits* stream, cudaStream_t cuda) {
-  const dim3 grid((shape.hidden / 2 + kThreads - 1) / kThreads, rows);
+  const dim3 grid((shape.hidden / 4 + kThreads - 1) / kThreads, rows);
   Update<<<grid, kThreads, 0, cuda>>>(add, shape.hidden, stream);
   return cudaGetLastError();
 }

@@ -215,14 +215,15 @@ TEST(CudaEngineTest, ReplaysRebuildWindowsAndWriteNoRecords) {
                    .encoder_from = 272,
                    .decoder_first = 292,
                    .decoder_from = 292,
-                   .logits_from = 419};
+                   .logits_from = 400};
   };
-  std::vector<float> got(vocab), want(vocab);
+  std::vector<float> got(20 * vocab), want(20 * vocab);
   segment = replay(sequence.device());
   Must(gpu.Forward({&segment, 1}, got));
   segment = replay(sequence.host());
   ASSERT_TRUE(cpu->Forward({&segment, 1}, want).ok());
-  EXPECT_EQ(LikeliestToken(got), LikeliestToken(want));
+  EXPECT_GE(EqualTokens(got, want, vocab), 19u);
+  EXPECT_LE(RelativeRms(got, want), 0.06);
   const auto after = sequence.DeviceBlocks();
   const size_t payload = gpu.geometry().record.payload_bytes;
   for (uint32_t block = 0; block < 3; ++block) {
