@@ -4,7 +4,8 @@
 
 namespace reprise::engine::cuda {
 
-// V4.1's shape, 64 heads of 512, or eights of them: by the matrix units. LaunchAttention chooses it where it fits.
+// V4.1's shape, 64 heads of 512, or eights of them: by the matrix units. LaunchAttention chooses it
+// where it fits.
 bool MatrixAttentionFits(const AttentionCall& call);
 cudaError_t LaunchMatrixAttention(const AttentionCall& call, cudaStream_t stream);
 
