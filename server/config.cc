@@ -134,7 +134,7 @@ constexpr std::array kFields = {
     Field{
         "engine.device", Text{At<&Config::engine, &Config::Engine::device>},
         "What the model runs on: cpu; cuda, or cuda:N, a GPU of compute capability 9.0 (in builds "
-        "of the preset cuda); auto: a GPU where there is one."},
+        "of the preset cuda); cuda:0,1: GPUs that share it; auto: a GPU where there is one."},
     Field{"engine.hbm_bytes", Size{At<&Config::engine, &Config::Engine::hbm_bytes>},
           "HBM for blocks, on a GPU. 0B: what weights and windows leave, less a twentieth."},
     Field{"engine.threads", Count{At<&Config::engine, &Config::Engine::threads>},

@@ -145,11 +145,15 @@ absl::Status CheckEngine(const Config& config) {
                "is served over HTTP; set listen.http to an address, such as 127.0.0.1:7441");
   }
   const std::string& device = config.engine.device;
-  const bool numbered = device.substr(0, 5) == "cuda:" && device.size() > 5 && device.size() < 8 &&
-                        device.find_first_not_of("0123456789", 5) == std::string::npos;
+  // One number, or several with commas between.
+  const bool numbered = device.substr(0, 5) == "cuda:" && device.size() > 5 && device.size() < 40 &&
+                        device.find_first_not_of("0123456789,", 5) == std::string::npos &&
+                        device[5] != ',' && device.back() != ',' &&
+                        device.find(",,") == std::string::npos;
   if (device != "cpu" && device != "cuda" && device != "auto" && !numbered) {
     return Bad("engine.device", "\"" + device + "\"",
-               "is no device; set it to cpu, cuda, cuda:<number of the GPU> or auto");
+               "is no device; set it to cpu, cuda, cuda:<number of the GPU>, several of them as "
+               "cuda:0,1, or auto");
   }
   if (device == "cpu" && config.engine.hbm_bytes > 0) {
     return BadSize("engine.hbm_bytes", config.engine.hbm_bytes,

@@ -27,7 +27,8 @@ constexpr const char* kNanoSystem =
     "You are nano, a small agent. Tools: read FILE, calc EXPR, find WORD.";
 
 constexpr const char* kDeviceHelp =
-    "cpu, cuda, cuda:N (a GPU of compute capability 9.0) or auto: a GPU where there is one";
+    "cpu, cuda, cuda:N (a GPU of compute capability 9.0), cuda:0,1 (GPUs that share the model) or "
+    "auto: a GPU where there is one";
 
 absl::StatusOr<LoadedModel> Load(const std::string& name, const std::string& device,
                                  uint32_t threads) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "gpu/cuda/cuda_engine.h"
+#include "gpu/cuda/sharded_engine.h"
 
 namespace reprise::engine {
 namespace {
@@ -20,9 +21,16 @@ absl::Status Explain(const absl::Status& status) {
 absl::StatusOr<std::unique_ptr<Engine>> MakeCudaEngine(const ModelGeometry& geometry,
                                                        const Checkpoint& checkpoint,
                                                        const std::vector<uint32_t>& engram_map,
-                                                       int ordinal, uint32_t rows_max) {
+                                                       const std::vector<int>& ordinals,
+                                                       uint32_t rows_max) {
+  if (ordinals.size() > 1) {
+    auto sharded = cuda::ShardedCudaEngine::Make(geometry, checkpoint, engram_map,
+                                                 {.devices = ordinals, .rows_max = rows_max});
+    if (!sharded.ok()) return Explain(sharded.status());
+    return std::unique_ptr<Engine>(*std::move(sharded));
+  }
   auto engine = cuda::CudaEngine::Make(geometry, checkpoint, engram_map,
-                                       {.device = ordinal, .rows_max = rows_max});
+                                       {.device = ordinals.at(0), .rows_max = rows_max});
   if (!engine.ok()) return Explain(engine.status());
   return std::unique_ptr<Engine>(*std::move(engine));
 }

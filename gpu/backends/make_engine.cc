@@ -1,8 +1,8 @@
 #include "gpu/backends/make_engine.h"
 
 #include <charconv>
-#include <optional>
 #include <utility>
+#include <vector>
 
 #include "gpu/backends/cuda_backend.h"
 
@@ -13,25 +13,31 @@ constexpr uint32_t kRowsMaxOfCpu = 512;
 constexpr uint32_t kRowsMaxOfGpu = 2048;  // Weights are read once a call: it wants more rows.
 constexpr std::string_view kCuda = "cuda";
 
-// The GPU that a name means; nothing for names that are not of the CUDA backend.
-std::optional<int> OrdinalOf(std::string_view device) {
-  if (device == kCuda) return 0;
-  if (device.substr(0, kCuda.size() + 1) != "cuda:") return std::nullopt;
-  const std::string_view digits = device.substr(kCuda.size() + 1);
-  int ordinal = 0;
-  const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), ordinal);
-  if (parsed.ec != std::errc() || parsed.ptr != digits.data() + digits.size() || ordinal < 0) {
-    return std::nullopt;
+// The GPUs that a name means, by ordinal; none for names that are not of the CUDA backend.
+std::vector<int> OrdinalsOf(std::string_view device) {
+  if (device == kCuda) return {0};
+  if (device.substr(0, kCuda.size() + 1) != "cuda:") return {};
+  const char* at = device.data() + kCuda.size() + 1;
+  const char* const end = device.data() + device.size();
+  std::vector<int> ordinals;
+  while (true) {
+    int ordinal = 0;
+    const auto parsed = std::from_chars(at, end, ordinal);
+    if (parsed.ec != std::errc() || ordinal < 0) return {};
+    ordinals.push_back(ordinal);
+    if (parsed.ptr == end) return ordinals;
+    if (*parsed.ptr != ',') return {};
+    at = parsed.ptr + 1;
   }
-  return ordinal;
 }
 
 }  // namespace
 
 absl::Status CheckDeviceName(const std::string& device) {
-  if (device == "cpu" || device == "auto" || OrdinalOf(device).has_value()) return absl::OkStatus();
-  return InvalidArgument("no device \"" + device +
-                         "\"; use cpu, cuda, cuda:<number of the GPU> or auto");
+  if (device == "cpu" || device == "auto" || !OrdinalsOf(device).empty()) return absl::OkStatus();
+  return InvalidArgument(
+      "no device \"" + device +
+      "\"; use cpu, cuda, cuda:<number of the GPU>, several of them as cuda:0,1, or auto");
 }
 
 absl::StatusOr<std::string> DescribeGpu() { return DescribeCudaDevice(0); }
@@ -43,17 +49,17 @@ absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const ModelGeometry& geometry
                                                    std::string* note) {
   note->clear();
   RP_TRY(CheckDeviceName(options.device));
-  std::optional<int> ordinal = OrdinalOf(options.device);
+  std::vector<int> ordinals = OrdinalsOf(options.device);
   if (options.device == "auto") {
     const absl::StatusOr<std::string> gpu = DescribeCudaDevice(0);
     if (gpu.ok()) {
-      ordinal = 0;
+      ordinals = {0};
     } else {
       *note = "the engine runs on the CPU: " + Message(gpu.status());
     }
   }
-  if (ordinal.has_value()) {
-    return MakeCudaEngine(geometry, checkpoint, engram_map, *ordinal,
+  if (!ordinals.empty()) {
+    return MakeCudaEngine(geometry, checkpoint, engram_map, ordinals,
                           options.rows_max == 0 ? kRowsMaxOfGpu : options.rows_max);
   }
   return MakeCpuEngine(geometry, checkpoint, std::move(engram_map),

@@ -11,8 +11,9 @@
 namespace reprise::engine {
 
 struct EngineOptions {
-  // "cpu"; "cuda" or "cuda:<ordinal>", a GPU of compute capability 9.0; "auto": the first GPU where
-  // the build and the machine have one, else the CPU.
+  // "cpu"; "cuda" or "cuda:<ordinal>", a GPU of compute capability 9.0; "cuda:0,1": several of
+  // them, which share the model; "auto": the first GPU where the build and the machine have one,
+  // else the CPU.
   std::string device = "auto";
   uint32_t threads = 0;  // Of the CPU backend, with the caller; 0: one per core.
   // Of one call: decides the memory for activations. 0: 512 on the CPU, 2,048 on a GPU.

@@ -12,8 +12,8 @@ absl::Status NotBuilt() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> MakeCudaEngine(const ModelGeometry&, const Checkpoint&,
-                                                       const std::vector<uint32_t>&, int,
-                                                       uint32_t) {
+                                                       const std::vector<uint32_t>&,
+                                                       const std::vector<int>&, uint32_t) {
   return NotBuilt();
 }
 

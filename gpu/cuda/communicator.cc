@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -46,6 +47,8 @@ struct Nccl {
 
 absl::StatusOr<Nccl> Open() {
   constexpr const char* kLibrary = "libnccl.so.2";
+  // Else ranks that capture a step exchange addresses on the way, and wait for one that failed.
+  setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);  // Stays.
   if (library == nullptr) {
     return FailedPrecondition(std::string("several GPUs need NCCL: ") + dlerror() +

@@ -76,6 +76,8 @@ absl::Status CudaEngine::LookUpEngram(const EngramDevice& engram, const uint64_t
 }
 
 absl::Status CudaEngine::CopyLogits(uint32_t rows, float* to) {
+  // Copies to ordinary memory block: not in the driver, while a device waits for another rank.
+  if (!place_.shard.alone()) RP_TRY(stream_.Wait());
   const Shard::Part& own = weights_.head_tokens;
   const uint64_t pitch = uint64_t{config_.vocab_size} * sizeof(float);
   const uint64_t width = own.count * sizeof(float);

@@ -15,6 +15,20 @@ absl::Status FirstOf(const std::vector<absl::Status>& all) {
   return absl::OkStatus();
 }
 
+// The calling thread's device is another rank's for a while.
+class KeepDevice {
+ public:
+  KeepDevice() { known_ = cudaGetDevice(&device_) == cudaSuccess; }
+  KeepDevice(const KeepDevice&) = delete;
+  ~KeepDevice() {
+    if (known_) cudaSetDevice(device_);
+  }
+
+ private:
+  int device_ = 0;
+  bool known_ = false;
+};
+
 }  // namespace
 
 // Slots of every rank. Loads go to all of them; stores come from the first.
@@ -35,8 +49,9 @@ class ShardedSlots final : public KvSlots {
 
   // Ranks are asked for the same loads: they number them alike.
   absl::StatusOr<uint64_t> Load(std::span<const SlotCopy> copies) override {
+    const KeepDevice keep;
     uint64_t number = 0;
-    for (size_t rank = of_rank_.size(); rank-- > 0;) {
+    for (size_t rank = 0; rank < of_rank_.size(); ++rank) {
       RP_TRY(memory_->of_rank_[rank]->MakeCurrent());
       RP_ASSIGN(const uint64_t of_rank, of_rank_[rank]->Load(copies));
       RP_CHECK(number == 0 || number == of_rank);
@@ -45,6 +60,7 @@ class ShardedSlots final : public KvSlots {
     return number;
   }
   absl::StatusOr<uint64_t> Store(std::span<const SlotCopy> copies) override {
+    const KeepDevice keep;
     RP_TRY(memory_->of_rank_[0]->MakeCurrent());
     return of_rank_[0]->Store(copies);
   }
@@ -59,7 +75,8 @@ class ShardedSlots final : public KvSlots {
     return of_rank_[0]->StoreDone(number);
   }
   absl::Status Clear(std::span<const uint32_t> slots) override {
-    for (size_t rank = of_rank_.size(); rank-- > 0;) {
+    const KeepDevice keep;
+    for (size_t rank = 0; rank < of_rank_.size(); ++rank) {
       RP_TRY(memory_->of_rank_[rank]->MakeCurrent());
       RP_TRY(of_rank_[rank]->Clear(slots));
     }
@@ -85,10 +102,9 @@ ShardedMemory::Arenas::const_iterator ShardedMemory::ArenaOf(const std::byte* ad
 }
 
 uint64_t ShardedMemory::free_bytes() const {
+  const KeepDevice keep;
   uint64_t least = UINT64_MAX;
-  for (size_t rank = of_rank_.size(); rank-- > 0;) {
-    least = std::min(least, of_rank_[rank]->free_bytes());
-  }
+  for (const CudaMemory* memory : of_rank_) least = std::min(least, memory->free_bytes());
   return least;
 }
 
@@ -99,6 +115,7 @@ absl::StatusOr<EngineBuffer> ShardedMemory::Allocate(uint64_t bytes) {
     std::vector<EngineBuffer> of_rank;
   };
   const auto lock = Hold();
+  const KeepDevice keep;
   auto owned = std::make_unique<Owned>();
   owned->memory = this;
   std::vector<std::byte*> data;
@@ -139,12 +156,14 @@ absl::Status ShardedMemory::Copy(std::span<const MemoryCopy> copies) {
 
 absl::StatusOr<EngineBuffer> ShardedMemory::Pin(std::span<std::byte> host) {
   const auto lock = Hold();
+  const KeepDevice keep;
   return of_rank_[0]->Pin(host);  // For all devices.
 }
 
 absl::StatusOr<std::unique_ptr<KvSlots>> ShardedMemory::MakeSlots(uint64_t slot_bytes,
                                                                   uint32_t slots) {
   const auto lock = Hold();
+  const KeepDevice keep;
   std::vector<std::unique_ptr<KvSlots>> all;
   std::vector<std::byte*> data;
   for (CudaMemory* memory : of_rank_) {

@@ -207,6 +207,12 @@ INSTANTIATE_TEST_SUITE_P(
                     c.engine.device = "cuda:x";
                   },
                   "engine.device = \"cuda:x\": ", "set it to cpu, cuda, cuda:<number"},
+        BadConfig{"engine_devices",
+                  [](Config& c, M&) {
+                    c.engine.model = "nano";
+                    c.engine.device = "cuda:0,,1";
+                  },
+                  "engine.device = \"cuda:0,,1\": ", "several of them as cuda:0,1"},
         BadConfig{"engine_hbm",
                   [](Config& c, M&) {
                     c.engine.model = "nano";

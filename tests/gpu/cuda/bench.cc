@@ -66,6 +66,7 @@ class Bench {
     if (Wanted("indexer")) Indexer();
     if (Wanted("attention")) Attention();
     if (Wanted("model")) BenchModel(read_);
+    if (Wanted("sharded")) BenchSharded();
   }
 
  private:

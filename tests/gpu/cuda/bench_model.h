@@ -6,4 +6,8 @@ namespace reprise::engine::cuda::bench {
 // `read_gb_per_s`: what reading HBM reaches, for the floor of replays.
 void BenchModel(double read_gb_per_s);
 
+// Decode, replays and prefill of the same on all GPUs of the machine, with as many of V4.1's
+// experts as they hold, and the time of a sum over them. Skips where there are fewer than two.
+void BenchSharded();
+
 }  // namespace reprise::engine::cuda::bench

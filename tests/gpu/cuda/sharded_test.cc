@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "client/engine/sequence_memory.h"
 #include "gpu/cuda/sharded_engine.h"
@@ -301,6 +303,24 @@ TEST_F(ShardedEngineTest, SlotsAreOnAllRanks) {
   while (!Must(slots->StoreDone(stored))) {
   }
   EXPECT_TRUE(out == in);
+}
+
+// What an error on one rank relies on: the others do not wait for it for ever.
+TEST_F(ShardedEngineTest, ACollectiveThatIsCutOffEnds) {
+  constexpr int kDevices[] = {0, 1};
+  constexpr uint64_t kBytes = 1 << 20;
+  const auto communicators = Must(Communicator::Connect(kDevices));
+  Must(UseDevice(0).status());
+  const Stream stream = Must(Stream::Create());
+  const OnDevice<uint8_t> from(kBytes), to(2 * kBytes);
+  Must(communicators[0]->AllGather(from.data(), to.data(), kBytes, stream.get()));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(cudaStreamQuery(stream.get()), cudaErrorNotReady);  // Rank 1 does not come.
+  for (const auto& communicator : communicators) communicator->Abort();
+  Must(stream.Wait());
+  const absl::Status refused =
+      communicators[0]->AllGather(from.data(), to.data(), kBytes, stream.get());
+  EXPECT_EQ(refused.code(), absl::StatusCode::kAborted);
 }
 
 TEST_F(ShardedEngineTest, WhatCannotBeRunIsRefusedAndTheNextCallIsNot) {
