@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,6 +17,8 @@
 #include "protocol/base/prng.h"
 #include "tests/gpu/cuda/bench_kernels.h"
 #include "tests/gpu/cuda/bench_model.h"
+#include "tests/gpu/cuda/bench_small.h"
+#include "tests/gpu/cuda/bench_table.h"
 #include "tests/gpu/cuda/device_fixture.h"
 
 namespace reprise::engine::cuda::bench {
@@ -26,28 +27,6 @@ namespace {
 using test::Must;
 
 constexpr uint32_t kHidden = 5120, kInner = 2304, kHeads = 64, kDim = 512, kTopk = 512;
-
-void Check(cudaError_t error) { Must(CudaStatus(error, "bench")); }
-
-// Median seconds of a launch, by events around it; warmed up first. The device is busy while it is
-// queued, so that the host's time is not in it.
-double Seconds(cudaStream_t stream, const std::function<void(int turn)>& launch, int turns = 21) {
-  const Event begin = Must(Event::Create(true)), end = Must(Event::Create(true));
-  for (int i = 0; i < 3; ++i) launch(i);
-  std::vector<float> all;
-  for (int i = 0; i < turns; ++i) {
-    KeepBusy(50'000, stream);
-    Check(cudaEventRecord(begin.get(), stream));
-    launch(i);
-    Check(cudaEventRecord(end.get(), stream));
-    Check(cudaEventSynchronize(end.get()));
-    float ms = 0;
-    Check(cudaEventElapsedTime(&ms, begin.get(), end.get()));
-    all.push_back(ms);
-  }
-  std::nth_element(all.begin(), all.begin() + turns / 2, all.end());
-  return all[turns / 2] / 1e3;
-}
 
 class Bench {
  public:
@@ -65,19 +44,13 @@ class Bench {
     if (Wanted("linears")) Linears();
     if (Wanted("indexer")) Indexer();
     if (Wanted("attention")) Attention();
+    if (Wanted("kernels")) BenchSmallKernels(read_, bf16_);
     if (Wanted("model")) BenchModel(read_);
     if (Wanted("sharded")) BenchSharded();
   }
 
  private:
   bool Wanted(const std::string& section) const { return section.starts_with(only_); }
-  static void Row(const std::string& name, double seconds, double reached, double ceiling,
-                  const char* unit, double target) {
-    std::printf("| %s | %.1f us | %.1f %s | %.1f | %.1f %% | %s |\n", name.c_str(), seconds * 1e6,
-                reached, unit, ceiling, 100 * reached / ceiling,
-                target == 0 ? "" : (std::to_string(static_cast<int>(target)) + " %").c_str());
-    std::fflush(stdout);
-  }
 
   void Ceilings() {
     const uint64_t bytes = 4ull << 30;
@@ -258,7 +231,9 @@ class Bench {
       const char* name;
       WeightFormat format;
       uint32_t outputs, inputs;
+      uint32_t blocks = 1;  // Block-diagonal; then through quantiser A, as wo_a is.
     } shapes[] = {{"wq_b, FP8", WeightFormat::kFp8, kHeads * kDim, 1280},
+                  {"wo_a, FP8", WeightFormat::kFp8, 8192, 4096, 8},
                   {"wo_b, FP8", WeightFormat::kFp8, kHidden, 8192},
                   {"wq_a, FP8", WeightFormat::kFp8, 1280, kHidden},
                   {"head, BF16", WeightFormat::kBf16, 129'280, kHidden}};
@@ -270,16 +245,22 @@ class Bench {
       const Weights weights = RandomWeights(shape.format, shape.outputs, shape.inputs, copies);
       for (const uint32_t rows : {1u, 64u, 4096u}) {
         if (rows > 64 && shape.outputs > 100'000) continue;
-        const DeviceMemory x = Must(DeviceMemory::Allocate(uint64_t{rows} * shape.inputs * 2));
+        const uint64_t x_stride = uint64_t{shape.inputs} * shape.blocks;
+        const DeviceMemory x = Must(DeviceMemory::Allocate(rows * x_stride * 2));
         const DeviceMemory y = Must(DeviceMemory::Allocate(uint64_t{rows} * shape.outputs * 2));
-        FillBf16(x.data(), uint64_t{rows} * shape.inputs, 5, 1, stream_.get());
+        FillBf16(x.data(), rows * x_stride, 5, 1, stream_.get());
         const double seconds = Seconds(stream_.get(), [&](int turn) {
           LinearCall call{.matrix = weights.view,
                           .x = x.data(),
-                          .x_stride = shape.inputs,
+                          .x_stride = x_stride,
                           .y = y.data(),
                           .y_stride = shape.outputs,
                           .rows = rows};
+          if (shape.blocks > 1) {
+            call.output = LinearOutput::kRounded;
+            call.block_outputs = shape.outputs / shape.blocks;
+            call.block_inputs = shape.inputs;
+          }
           const uint64_t copy = static_cast<uint32_t>(turn) % copies;
           const uint64_t tiles = copy * weights.view.output_tiles * weights.view.input_tiles;
           call.matrix.codes = weights.codes.data() + tiles * TileBytes(shape.format);
