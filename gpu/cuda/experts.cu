@@ -46,7 +46,8 @@ __device__ void Choose(const RouteCall& call, uint32_t row, const uint64_t* rank
     if (lane == k) chosen = 0xffffffffu - static_cast<uint32_t>(best);
   }
   const bool real = lane < call.chosen;
-  const float weight = real ? Affinity(call.logits[uint64_t{row} * call.experts + chosen]) : 0.0f;
+  const float weight =
+      real ? Affinity(__ldcg(call.logits + uint64_t{row} * call.experts + chosen)) : 0.0f;
   float sum = 0;
   uint32_t place = 0;  // Ascending by expert.
   for (uint32_t k = 0; k < call.chosen; ++k) {

@@ -172,8 +172,8 @@ absl::StatusOr<std::unique_ptr<KvSlots>> ShardedMemory::MakeSlots(uint64_t slot_
     all.push_back(std::move(own));
   }
   if (slots > 0) {
-    const std::byte* const last = all[0]->data(slots - 1);
-    Add(static_cast<uint64_t>(last - data[0]) + slot_bytes, std::move(data));
+    const auto bytes = static_cast<uint64_t>(all[0]->data(slots - 1) - data[0]) + slot_bytes;
+    Add(bytes, std::move(data));
   }
   return std::unique_ptr<KvSlots>(std::make_unique<ShardedSlots>(this, std::move(all)));
 }

@@ -383,6 +383,7 @@ class SmallBench {
                           .image_bias = bias.floats(),
                           .image = step.view.image,
                           .scaling = 1.5f,
+                          .own = experts,
                           .tile_rows = tile_rows,
                           .ticket = ticket.data(),
                           .expert_of = expert_of.data(),
@@ -412,8 +413,12 @@ class SmallBench {
     const OnDevice<uint64_t> device_rows(table_rows);
     const Values e = Bf16s(rows * per_token * dim);
     Measure("Engram rows", rows_ * per_token * (8 + dim + dim / 32.0 + 2.0 * dim), 0, [&](int) {
-      return LaunchEngramLookup(device_rows.data(), rows_, per_token, codes.as<uint8_t>(),
-                                scales.as<uint8_t>(), dim, e.bits(), stream_.get());
+      return LaunchEngramLookup(device_rows.data(), rows_, per_token,
+                                {.codes = codes.as<uint8_t>(),
+                                 .scales = scales.as<uint8_t>(),
+                                 .count = kTableRows,
+                                 .dim = dim},
+                                e.bits(), stream_.get());
     });
     const Values kv = Bf16s(rows * (kCopies + 1) * hidden_),
                  stream = Bf16s(rows * kCopies * hidden_);

@@ -187,6 +187,7 @@ TEST_P(RouteTest, ChoosesTheReferencesExpertsAndPlansThem) {
       call.image_bias = device_image_bias.data();
       call.image = device_image.data();
       call.scaling = 1.5f;
+      call.own = experts;
       call.tile_rows = tile_rows;
       Launched(LaunchRoute({.matrix = gate,
                             .output = LinearOutput::kFloat,
@@ -228,6 +229,7 @@ TEST_P(RouteTest, RowsAloneAndTogetherGiveTheSameBytes) {
     call.image_bias = device_image_bias.data();
     call.image = image.data();
     call.scaling = 1.5f;
+    call.own = experts;
     call.tile_rows = tile_rows;
     Launched(LaunchRoute({.matrix = gate.view,
                           .output = LinearOutput::kFloat,
