@@ -2,7 +2,10 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <string>
+#include <system_error>
 
 #include "server/config.h"
 #include "server/log.h"
@@ -42,9 +45,26 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
+// The only exceptions that leave the code are the standard library's, of threads that the system
+// refuses to start.
+[[noreturn]] void EndWithReason() {
+  try {
+    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr,
+                 "reprised: cannot start a thread: %s; raise the limit on processes (ulimit -u, or "
+                 "pids.max of its container)\n",
+                 error.what());
+    std::_Exit(1);
+  } catch (...) {
+  }
+  std::abort();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::set_terminate(EndWithReason);
   CLI::App app("reprised: keeps and serves KV blocks over DRAM and SSD");
   std::string path;
   bool check = false;
