@@ -215,6 +215,7 @@ TEST_F(SessionTest, ADamagedBlockIsComputedAgain) {
           ->Post("/v1/completions",
                  {{"model", "nano"}, {"prompt", std::string(128 * 40, 'f')}, {"max_tokens", 1}})
           .ok());
+  ASSERT_TRUE(BecomesIdle());  // An answer may come before its blocks are stored.
   Kill();
   const ShardFile file(data_dir() + "/shard-0.data", 28672, 1_MiB);
   const BlockKey key = KeyFrom(blocks["blocks"][1]);
