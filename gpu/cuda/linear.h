@@ -23,7 +23,7 @@ struct DeviceLinear {
   const void* codes = nullptr;
   const void* scales = nullptr;
 };
-// 1, 4, 8 or 16. Experts are many; other matrices count by their outputs.
+// 1, 8 or 16. Experts are many; other matrices count by their outputs.
 constexpr uint32_t SlicesOf(uint32_t outputs, bool experts) {
   return experts || outputs > 8192 ? 1 : outputs > 2560 ? 8 : 16;
 }

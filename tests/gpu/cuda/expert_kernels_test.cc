@@ -374,7 +374,7 @@ INSTANTIATE_TEST_SUITE_P(
     Formats, EpilogueTest,
     testing::Values(Epilogue{WeightFormat::kBf16, 1}, Epilogue{WeightFormat::kBf16, 16},
                     Epilogue{WeightFormat::kFp8, 1}, Epilogue{WeightFormat::kFp8, 8},
-                    Epilogue{WeightFormat::kFp4, 1}, Epilogue{WeightFormat::kFp4, 4}),
+                    Epilogue{WeightFormat::kFp4, 1}, Epilogue{WeightFormat::kFp4, 8}),
     NameOfEpilogue);
 
 // Of experts with so many rows each, one after another.

@@ -101,7 +101,7 @@ TEST_P(LinearTest, EveryTileGivesTheSumsAndTheSameBytes) {
     const RandomMatrix matrix(GetParam(), shape.outputs, shape.inputs, shape.rows);
     const std::vector<uint16_t> x = RandomRows(size_t{shape.rows} * shape.inputs, 7);
     const OnDevice<uint16_t> device_x(x);
-    for (const uint32_t slices : {1u, 4u, 8u, 16u}) {
+    for (const uint32_t slices : {1u, 8u, 16u}) {
       const PackedOnDevice packed(matrix.Pack(), slices);
       std::vector<float> first;
       for (const uint32_t tile : {8u, 16u, 32u, 64u, 128u}) {
