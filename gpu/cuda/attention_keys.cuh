@@ -77,6 +77,13 @@ __device__ inline uint32_t SpreadBytes(uint32_t low, uint32_t high) {
   return (bytes & 0x80008000) | (bytes >> 4 & 0x07f007f0);
 }
 
+// Eight values of a tile.
+__device__ inline void StorePiece(uint32_t at, const uint32_t (&words)[4]) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(words[0]), "r"(words[1]),
+               "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
 // What a thread decodes: 64 dimensions of a key. `at`: the key's row of that block, as the first
 // piece lies.
 struct RawEntry {
@@ -93,9 +100,7 @@ __device__ inline void PutEntryPieces(const RawEntry& raw, const __nv_bfloat162 
     for (int c = 0; c < 4; ++c) {
       words[c] = Multiplied(SpreadNibbles<s>(raw.codes[2 * c + h]), factors[c]);
     }
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at ^ (2 * s + h) << 4),
-                 "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
-                 : "memory");
+    StorePiece(at ^ (2 * s + h) << 4, words);
   }
 }
 __device__ inline void PutEntry(const RawEntry& raw, uint32_t at) {
@@ -131,9 +136,7 @@ __device__ inline void PutWindowPieces(const RawWindow& raw, const __nv_bfloat16
           h == 0 ? SpreadBytes<s>(four.x, four.y) : SpreadBytes<s>(four.z, four.w);
       words[c] = Multiplied(spread, factors[c / 2]);
     }
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at ^ (2 * s + h) << 4),
-                 "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
-                 : "memory");
+    StorePiece(at ^ (2 * s + h) << 4, words);
   }
 }
 __device__ inline void PutWindow(const RawWindow& raw, uint32_t at) {

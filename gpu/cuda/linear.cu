@@ -325,15 +325,8 @@ cudaError_t LaunchLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_
     return LaunchLinear(rest, tile_rows, stream);
   }
   if (call.matrix.slices > 1) return LaunchSlicedLinear(call, tile_rows, stream);
-  switch (call.matrix.format) {
-    case WeightFormat::kBf16:
-      return Launch<WeightFormat::kBf16>(call, tile_rows, stream);
-    case WeightFormat::kFp8:
-      return Launch<WeightFormat::kFp8>(call, tile_rows, stream);
-    case WeightFormat::kFp4:
-      return Launch<WeightFormat::kFp4>(call, tile_rows, stream);
-  }
-  return cudaErrorInvalidValue;
+  return ByFormat(call.matrix.format,
+                  [&](auto format) { return Launch<format.value>(call, tile_rows, stream); });
 }
 
 }  // namespace reprise::engine::cuda

@@ -137,15 +137,8 @@ uint32_t LinearTileRows(const DeviceLinear& matrix, uint32_t rows) {
 
 cudaError_t LaunchSlicedLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_t stream) {
   if (call.matrix.slices != 8 && call.matrix.slices != 16) return cudaErrorInvalidValue;
-  switch (call.matrix.format) {
-    case WeightFormat::kBf16:
-      return Launch<WeightFormat::kBf16>(call, tile_rows, stream);
-    case WeightFormat::kFp8:
-      return Launch<WeightFormat::kFp8>(call, tile_rows, stream);
-    case WeightFormat::kFp4:
-      return Launch<WeightFormat::kFp4>(call, tile_rows, stream);
-  }
-  return cudaErrorInvalidValue;
+  return ByFormat(call.matrix.format,
+                  [&](auto format) { return Launch<format.value>(call, tile_rows, stream); });
 }
 
 }  // namespace reprise::engine::cuda

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/linear.h"
 #include "gpu/cuda/shared_room.h"
@@ -457,6 +459,20 @@ __device__ inline void StoreStaged(const LinearCall& call, const Work& work, uin
 }
 
 // ---- Launching ---------------------------------------------------------------------------------
+
+// launch(format), for the format as a constant.
+template <typename Launch>
+cudaError_t ByFormat(WeightFormat format, Launch&& launch) {
+  switch (format) {
+    case WeightFormat::kBf16:
+      return launch(std::integral_constant<WeightFormat, WeightFormat::kBf16>());
+    case WeightFormat::kFp8:
+      return launch(std::integral_constant<WeightFormat, WeightFormat::kFp8>());
+    case WeightFormat::kFp4:
+      return launch(std::integral_constant<WeightFormat, WeightFormat::kFp4>());
+  }
+  return cudaErrorInvalidValue;
+}
 
 // Queues `kernel` with so much shared memory, in clusters along x.
 template <auto kKernel, typename... Arguments>
