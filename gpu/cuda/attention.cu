@@ -1,5 +1,6 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/matrix_attention.h"
 #include "gpu/cuda/places.cuh"
 #include "gpu/cuda/shared_room.h"
@@ -257,6 +258,8 @@ class RowAttention {
 };
 
 __global__ __launch_bounds__(kThreads) void Attention(AttentionCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   extern __shared__ __align__(16) uint8_t shared[];
   RowAttention(call, shared).Run();
 }
@@ -270,13 +273,12 @@ cudaError_t LaunchAttention(const AttentionCall& call, cudaStream_t stream) {
 
 cudaError_t LaunchSimpleAttention(const AttentionCall& call, cudaStream_t stream) {
   if (call.dim > kDimsMax) return cudaErrorInvalidValue;
-  const size_t shared = (kHeads * call.dim + kHeads * kKeys + 3 * kHeads) * sizeof(float) +
-                        kKeys * (call.dim + 2) * sizeof(Bf16);
+  const uint32_t shared = (kHeads * call.dim + kHeads * kKeys + 3 * kHeads) * sizeof(float) +
+                          kKeys * (call.dim + 2) * sizeof(Bf16);
   const cudaError_t ready = AllowShared<Attention>(128 << 10);
   if (ready != cudaSuccess) return ready;
   const dim3 grid(call.step.rows, (call.heads + kHeads - 1) / kHeads);
-  Attention<<<grid, kThreads, shared, stream>>>(call);
-  return cudaGetLastError();
+  return QueueNext(Attention, {grid, kThreads, shared}, stream, call);
 }
 
 }  // namespace reprise::engine::cuda

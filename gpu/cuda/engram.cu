@@ -1,5 +1,6 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/launch.cuh"
 
 // Engram: table rows, and the gate that adds them to the stream (model-facts section 9).
 namespace reprise::engine::cuda {
@@ -10,6 +11,8 @@ constexpr uint32_t kCopies = 4;
 
 __global__ void Lookup(const uint64_t* table_rows, uint32_t width, uint32_t per_token,
                        EngramTable table, Bf16Bits* e) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint64_t row = blockIdx.x;
   for (uint32_t i = threadIdx.x; i < width; i += kThreads) {
     const uint64_t table_row = table_rows[row * per_token + i / table.dim] - table.first;
@@ -26,6 +29,8 @@ __global__ void Lookup(const uint64_t* table_rows, uint32_t width, uint32_t per_
 
 __global__ void Gate(StreamShape shape, const uint8_t* image, const Bf16Bits* kv, const float* qk,
                      Bf16Bits* stream) {
+  WaitForEarlier();
+  LetNextBegin();
   __shared__ float room[33];
   const uint64_t row = blockIdx.x;
   const uint32_t copy = blockIdx.y, hidden = shape.hidden;
@@ -60,14 +65,13 @@ __global__ void Gate(StreamShape shape, const uint8_t* image, const Bf16Bits* kv
 
 cudaError_t LaunchEngramLookup(const uint64_t* table_rows, uint32_t rows, uint32_t per_token,
                                const EngramTable& table, Bf16Bits* e, cudaStream_t stream) {
-  Lookup<<<rows, kThreads, 0, stream>>>(table_rows, per_token * table.dim, per_token, table, e);
-  return cudaGetLastError();
+  return QueueNext(Lookup, {rows, kThreads}, stream, table_rows, per_token * table.dim, per_token,
+                   table, e);
 }
 cudaError_t LaunchEngramGate(const StreamShape& shape, uint32_t rows, const uint8_t* image,
                              const Bf16Bits* kv, const float* qk, Bf16Bits* stream,
                              cudaStream_t cuda) {
-  Gate<<<dim3(rows, kCopies), kThreads, 0, cuda>>>(shape, image, kv, qk, stream);
-  return cudaGetLastError();
+  return QueueNext(Gate, {dim3(rows, kCopies), kThreads}, cuda, shape, image, kv, qk, stream);
 }
 
 }  // namespace reprise::engine::cuda

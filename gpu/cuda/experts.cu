@@ -1,5 +1,6 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/linear_slices.cuh"
 
 // The router, and the plan of who goes to which expert (model-facts section 8).
@@ -157,6 +158,8 @@ __device__ void PlanInRoom(const RouteCall& call, RouteRoom& room) {
 
 // A block takes four rows; the last one then plans for all.
 __global__ __launch_bounds__(kThreads) void Route(RouteCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   __shared__ RouteRoom room;
   RouteFour(call, blockIdx.x * kRouteRows, room);
   if (IsLast(call, room)) PlanInRoom(call, room);
@@ -165,6 +168,8 @@ __global__ __launch_bounds__(kThreads) void Route(RouteCall call) {
 // Of few rows: the last block of their product with the gate does all the rest.
 constexpr uint32_t kFewRows = 8;
 __global__ __launch_bounds__(kThreads) void GateAndRoute(LinearCall gate, RouteCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   __shared__ RouteRoom room;
   MultiplySlicedFewRows<WeightFormat::kBf16, kFewRows>(gate);
   if (!IsLast(call, room)) return;
@@ -185,8 +190,7 @@ cudaError_t LaunchRoute(const LinearCall& gate, const RouteCall& call, cudaStrea
   }
   const cudaError_t error = LaunchLinear(gate, stream);
   if (error != cudaSuccess) return error;
-  Route<<<(call.rows + kRouteRows - 1) / kRouteRows, kThreads, 0, stream>>>(call);
-  return cudaGetLastError();
+  return QueueNext(Route, {(call.rows + kRouteRows - 1) / kRouteRows, kThreads}, stream, call);
 }
 
 }  // namespace reprise::engine::cuda

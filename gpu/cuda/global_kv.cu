@@ -1,5 +1,6 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/places.cuh"
 
 // The compressor and the record writers (model-facts sections 4 and 5.1).
@@ -17,6 +18,8 @@ __device__ inline float RowInverseRms(const float* x, uint32_t count, float eps,
 __global__ void Latents(StepView step, WindowView windows, const DeviceGroup* groups,
                         uint32_t ratio, const void* a, const float* g, const float* norm,
                         uint32_t dim, float eps, Bf16Bits* latents) {
+  WaitForEarlier();
+  LetNextBegin();
   __shared__ float room[33];
   extern __shared__ float latent[];
   const DeviceGroup group = groups[blockIdx.x];
@@ -76,6 +79,8 @@ __global__ void WriteEntries(StepView step, EntryView view, const DeviceGroup* g
                              uint32_t ratio, const float* frequencies, const Bf16Bits* latents,
                              uint32_t dim, const Bf16Bits* keys, const float* key_norm,
                              uint32_t index_dim, float eps) {
+  WaitForEarlier();
+  LetNextBegin();
   __shared__ float room[33];
   extern __shared__ float values[];  // A latent, then a key.
   const DeviceGroup group = groups[blockIdx.x];
@@ -112,6 +117,8 @@ __global__ void WriteEntries(StepView step, EntryView view, const DeviceGroup* g
 
 __global__ void StoreTails(StepView step, WindowView windows, const float* a, const float* g,
                            uint32_t dim) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint64_t row = blockIdx.x;
   const DevicePart& part = step.part[step.part_of_row[row]];
   const uint32_t position = step.positions[row];
@@ -134,9 +141,9 @@ cudaError_t LaunchLatents(const StepView& step, const WindowView& windows,
                           const float* g, const float* norm, uint32_t dim, float eps,
                           Bf16Bits* latents, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  Latents<<<count, kThreads, dim * sizeof(float), stream>>>(step, windows, groups, ratio, a, g,
-                                                            norm, dim, eps, latents);
-  return cudaGetLastError();
+  const uint32_t shared = dim * sizeof(float);
+  return QueueNext(Latents, {count, kThreads, shared}, stream, step, windows, groups, ratio, a, g,
+                   norm, dim, eps, latents);
 }
 
 cudaError_t LaunchWriteEntries(const StepView& step, const EntryView& entries,
@@ -145,15 +152,14 @@ cudaError_t LaunchWriteEntries(const StepView& step, const EntryView& entries,
                                const Bf16Bits* keys, const float* key_norm, uint32_t index_dim,
                                float eps, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  WriteEntries<<<count, kThreads, (dim + index_dim) * sizeof(float), stream>>>(
-      step, entries, groups, ratio, frequencies, latents, dim, keys, key_norm, index_dim, eps);
-  return cudaGetLastError();
+  const uint32_t shared = (dim + index_dim) * sizeof(float);
+  return QueueNext(WriteEntries, {count, kThreads, shared}, stream, step, entries, groups, ratio,
+                   frequencies, latents, dim, keys, key_norm, index_dim, eps);
 }
 
 cudaError_t LaunchStoreTails(const StepView& step, const WindowView& windows, const float* a,
                              const float* g, uint32_t dim, cudaStream_t stream) {
-  StoreTails<<<step.rows, kThreads, 0, stream>>>(step, windows, a, g, dim);
-  return cudaGetLastError();
+  return QueueNext(StoreTails, {step.rows, kThreads}, stream, step, windows, a, g, dim);
 }
 
 }  // namespace reprise::engine::cuda

@@ -1,5 +1,6 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/places.cuh"
 #include "gpu/cuda/wgmma.cuh"
 
@@ -9,6 +10,8 @@ namespace reprise::engine::cuda {
 namespace {
 
 __global__ void IndexQueries(StepView step, Bf16Bits* q, uint32_t heads, uint32_t dim) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint64_t row = blockIdx.x;
   const uint32_t pairs = step.pairs, begin = dim - 2 * pairs;
   const float* cosines = step.cosines[1] + row * pairs;
@@ -34,6 +37,8 @@ constexpr uint32_t kScoreThreads = 128;
 
 // A thread an entry, a block 128 of them: for models with few index heads.
 __global__ void SimpleScores(ScoreCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   extern __shared__ float query[];  // [heads][dim], then [heads] weights.
   const uint32_t in_call = blockIdx.y, row = call.row + in_call;
   const uint32_t all = call.heads * call.dim;
@@ -209,6 +214,8 @@ __device__ inline float SumOfHalf(float low, float high, uint32_t lane, uint32_t
 
 template <int kRows, bool kInOrder>
 __global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScores(ScoreCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   constexpr int kColumns = kRows * kIndexHeads;
   constexpr uint32_t kHalfBytes = kColumns * 128;                    // Of 64 inputs.
   constexpr uint32_t kRowPieces = kIndexHeads * kIndexDim * 2 / 16;  // 16 bytes each.
@@ -359,16 +366,14 @@ cudaError_t LaunchMatrixScores(const ScoreCall& call, uint32_t entries_max, cuda
   const uint32_t rows = (call.rows + kRows - 1) / kRows;
   const uint32_t tiles = (entries_max + kTileKeys - 1) / kTileKeys;
   const dim3 grid(min(tiles, max(1u, kBlocks / rows)), rows);
-  MatrixScores<kRows, kInOrder><<<grid, 128, 0, stream>>>(call);
-  return cudaGetLastError();
+  return QueueNext(MatrixScores<kRows, kInOrder>, {grid, 128}, stream, call);
 }
 
 }  // namespace
 
 cudaError_t LaunchIndexQueries(const StepView& step, Bf16Bits* q, uint32_t heads, uint32_t dim,
                                cudaStream_t stream) {
-  IndexQueries<<<step.rows, 256, 0, stream>>>(step, q, heads, dim);
-  return cudaGetLastError();
+  return QueueNext(IndexQueries, {step.rows, 256}, stream, step, q, heads, dim);
 }
 
 cudaError_t LaunchScores(const ScoreCall& call, uint32_t entries_max, cudaStream_t stream) {
@@ -390,10 +395,9 @@ cudaError_t LaunchScores(const ScoreCall& call, uint32_t entries_max, cudaStream
     return in_order ? LaunchMatrixScores<1, true>(call, entries_max, stream)
                     : LaunchMatrixScores<1, false>(call, entries_max, stream);
   }
-  const size_t shared = call.heads * (call.dim + 1) * sizeof(float);
+  const uint32_t shared = call.heads * (call.dim + 1) * sizeof(float);
   const dim3 grid((entries_max + kScoreThreads - 1) / kScoreThreads, call.rows);
-  SimpleScores<<<grid, kScoreThreads, shared, stream>>>(call);
-  return cudaGetLastError();
+  return QueueNext(SimpleScores, {grid, kScoreThreads, shared}, stream, call);
 }
 
 }  // namespace reprise::engine::cuda

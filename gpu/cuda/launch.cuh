@@ -6,8 +6,8 @@
 
 #include "gpu/cuda/shared_room.h"
 
-// Launches that begin while earlier ones of the stream still run (programmatic dependent launch), so
-// that a kernel's start, its tables and its first weights cost no time of their own. In a graph
+// Launches that begin while earlier ones of the stream still run (programmatic dependent launch),
+// so that a kernel's start, its tables and its first weights cost no time of their own. In a graph
 // they stay what they are on a stream.
 //
 // A kernel that is launched so calls WaitForEarlier in every thread before it touches anything that
@@ -19,7 +19,9 @@ namespace reprise::engine::cuda {
 // Earlier launches have ended, and what they wrote is seen.
 __device__ inline void WaitForEarlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // The next launch may begin, once every block has said so or ended: its blocks take what room is
-// left on the multiprocessors, and wait.
+// left on the multiprocessors, and wait. Best said at once after the wait, as no block is then
+// still to come whose room they might take; before it, launches would pile up behind the running
+// one.
 __device__ inline void LetNextBegin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

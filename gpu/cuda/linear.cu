@@ -197,6 +197,8 @@ constexpr int kFewBlocks = kRows <= 32 && kFormat != WeightFormat::kBf16 ? 3 : 2
 template <WeightFormat kFormat, int kRows>
 __global__ __launch_bounds__(kFewGroups* kGroupThreads,
                              kFewBlocks<kFormat, kRows>) void FewRows(LinearCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   MultiplyFewRows<kFormat, kRows>(call, blockIdx.y);
 }
 
@@ -204,6 +206,8 @@ __global__ __launch_bounds__(kFewGroups* kGroupThreads,
 // they pass; but an expert has few of them.
 template <WeightFormat kFormat>
 __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(LinearCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   const bool experts = call.tiles != nullptr;
   MultiplyManyRows<kFormat>(call, experts ? blockIdx.x : blockIdx.y,
                             experts ? blockIdx.y : blockIdx.x);
@@ -231,6 +235,8 @@ template <int kRows>
 __global__ __launch_bounds__(
     kFewGroups* kGroupThreads,
     kFewBlocks<WeightFormat::kFp8, kRows>) void FewRowsAndBeside(LinearCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint32_t beside = TilesOf(call.beside.rows, kRows);
   if (blockIdx.y < beside) {
     MultiplyFewRows<WeightFormat::kFp8, kRows>(Beside(call), blockIdx.y);
@@ -240,6 +246,8 @@ __global__ __launch_bounds__(
 }
 __global__ __launch_bounds__(kManyGroups* kGroupThreads,
                              1) void ManyRowsAndBeside(LinearCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint32_t beside = TilesOf(call.beside.rows, kManyRows);
   if (blockIdx.y < beside) {
     MultiplyManyRows<WeightFormat::kFp8>(Beside(call), blockIdx.x, blockIdx.y);

@@ -7,6 +7,8 @@ namespace {
 template <WeightFormat kFormat, int kRows>
 __global__ __launch_bounds__(kSliceThreads,
                              kRows == 8 ? 2 : 1) void SlicedFewRows(LinearCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   MultiplySlicedFewRows<kFormat, kRows>(call);
 }
 
@@ -16,6 +18,8 @@ constexpr uint32_t kManyShared = kSliceStages * kManyRows * 128;
 
 template <WeightFormat kFormat>
 __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void SlicedManyRows(LinearCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   constexpr uint32_t kStageBytes = kManyRows * 128;
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ LargestRoom<kManyRows> rooms[kManyGroups];

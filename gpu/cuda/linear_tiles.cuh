@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "gpu/cuda/formats.cuh"
+#include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/linear.h"
 #include "gpu/cuda/shared_room.h"
 #include "gpu/cuda/wgmma.cuh"
@@ -480,15 +481,7 @@ cudaError_t Queue(dim3 grid, uint32_t threads, uint32_t shared, uint32_t cluster
                   cudaStream_t stream, const Arguments&... arguments) {
   const cudaError_t ready = AllowShared<kKernel>(kSharedMax);
   if (ready != cudaSuccess) return ready;
-  cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeClusterDimension, .val = {}};
-  attribute.val.clusterDim = {.x = cluster, .y = 1, .z = 1};
-  const cudaLaunchConfig_t config = {.gridDim = grid,
-                                     .blockDim = dim3(threads),
-                                     .dynamicSmemBytes = shared,
-                                     .stream = stream,
-                                     .attrs = &attribute,
-                                     .numAttrs = cluster > 1 ? 1u : 0u};
-  return cudaLaunchKernelEx(&config, kKernel, arguments...);
+  return QueueNext(kKernel, {grid, threads, shared, cluster}, stream, arguments...);
 }
 
 }  // namespace reprise::engine::cuda

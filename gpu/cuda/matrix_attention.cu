@@ -4,6 +4,7 @@
 #include "gpu/cuda/attention_values.cuh"
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/matrix_attention.h"
 #include "gpu/cuda/mbarrier.cuh"
 #include "gpu/cuda/shared_room.h"
@@ -319,6 +320,8 @@ __device__ inline void MakeBarriers(AttentionShared& shared) {
 __global__ __cluster_dims__(2)
     __launch_bounds__(kThreads,
                       1) void MatrixAttention(const __grid_constant__ AttentionCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   extern __shared__ __align__(1024) uint8_t raw[];
   AttentionShared& shared = *reinterpret_cast<AttentionShared*>(raw);
   const uint32_t rank = ClusterRank(), group = threadIdx.x / kGroup;
@@ -384,9 +387,9 @@ cudaError_t LaunchMatrixAttention(const AttentionCall& call, cudaStream_t stream
   const cudaError_t ready = AllowShared<MatrixAttention>(sizeof(AttentionShared));
   if (ready != cudaSuccess) return ready;
   static const uint32_t clusters = ClustersAtOnce();
-  MatrixAttention<<<2 * std::min(call.step.rows, clusters), kThreads, sizeof(AttentionShared),
-                    stream>>>(call);
-  return cudaGetLastError();
+  return QueueNext(MatrixAttention,
+                   {2 * std::min(call.step.rows, clusters), kThreads, sizeof(AttentionShared)},
+                   stream, call);
 }
 
 }  // namespace reprise::engine::cuda

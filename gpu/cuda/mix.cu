@@ -1,5 +1,6 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/mix_layout.h"
 #include "gpu/cuda/shared_room.h"
 #include "gpu/cuda/wgmma.cuh"
@@ -102,6 +103,8 @@ __device__ inline void UpdateFour(const StreamAdd& add, uint64_t row, uint32_t h
 }
 
 __global__ void Update(StreamAdd add, uint32_t hidden, Bf16Bits* stream) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint32_t d = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
   Four copies[kCopies];
   if (d < hidden) UpdateFour(add, blockIdx.y, hidden, d, stream, copies);
@@ -208,11 +211,17 @@ __device__ void FinishRow(const MixCall& call, uint32_t row) {
   }
 }
 
-__global__ __launch_bounds__(kThreads) void Finish(MixCall call) { FinishRow(call, blockIdx.x); }
+__global__ __launch_bounds__(kThreads) void Finish(MixCall call) {
+  WaitForEarlier();
+  LetNextBegin();
+  FinishRow(call, blockIdx.x);
+}
 
 // A block takes 64 values of every copy, of kRows rows.
 template <uint32_t kRows>
 __global__ __launch_bounds__(kThreads) void Mix(MixCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   extern __shared__ __align__(1024) uint8_t shared[];
   uint8_t* const fn_tiles = shared + kCopies * kStreamTileBytes;
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -323,8 +332,7 @@ cudaError_t Queue(const MixCall& call, cudaStream_t stream) {
   const cudaError_t ready = AllowShared<Mix<kRows>>(kMixShared);
   if (ready != cudaSuccess) return ready;
   const dim3 grid(call.shape.hidden / kTile, (call.rows + kRows - 1) / kRows);
-  Mix<kRows><<<grid, kThreads, kMixShared, stream>>>(call);
-  return cudaGetLastError();
+  return QueueNext(Mix<kRows>, {grid, kThreads, kMixShared}, stream, call);
 }
 
 }  // namespace
@@ -334,15 +342,13 @@ cudaError_t LaunchMix(const MixCall& call, cudaStream_t stream) {
   // Few rows a block while that keeps the chip busier.
   const cudaError_t error = call.rows <= 256 ? Queue<16>(call, stream) : Queue<64>(call, stream);
   if (error != cudaSuccess) return error;
-  Finish<<<call.rows, kThreads, 0, stream>>>(call);
-  return cudaGetLastError();
+  return QueueNext(Finish, {call.rows, kThreads}, stream, call);
 }
 
 cudaError_t LaunchUpdate(const StreamShape& shape, uint32_t rows, const StreamAdd& add,
                          Bf16Bits* stream, cudaStream_t cuda) {
   const dim3 grid((shape.hidden / 4 + kThreads - 1) / kThreads, rows);
-  Update<<<grid, kThreads, 0, cuda>>>(add, shape.hidden, stream);
-  return cudaGetLastError();
+  return QueueNext(Update, {grid, kThreads}, cuda, add, shape.hidden, stream);
 }
 
 }  // namespace reprise::engine::cuda

@@ -1,5 +1,6 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/launch.cuh"
 
 // What stands around the products of attention: norms, rotations, quantiser A, window rows.
 namespace reprise::engine::cuda {
@@ -8,6 +9,8 @@ namespace {
 constexpr uint32_t kThreads = 256;
 
 __global__ void RoundRows(const Bf16Bits* x, uint64_t count, Bf16Bits* y) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint64_t i = uint64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= count) return;  // Whole warps: count is a multiple of 32.
   const float value = ToFloat(AsBf16(x)[i]);
@@ -26,6 +29,8 @@ __device__ inline float InverseRms(uint32_t count, float eps, float* room, Value
 
 __global__ void Norm(const Bf16Bits* x, uint64_t x_stride, const float* weight, uint32_t count,
                      float eps, bool round, Bf16Bits* y, uint64_t y_stride) {
+  WaitForEarlier();
+  LetNextBegin();
   __shared__ float room[33];
   const Bf16* from = AsBf16(x) + blockIdx.x * x_stride;
   const float scale = InverseRms(count, eps, room, [&](uint32_t i) { return ToFloat(from[i]); });
@@ -67,6 +72,8 @@ struct RingSlot {
 
 __global__ __launch_bounds__(kThreads) void Projected(ProjectedCall call, WindowView windows,
                                                       bool to_ring) {
+  WaitForEarlier();
+  LetNextBegin();
   __shared__ float room[33];
   extern __shared__ float values[];
   const uint64_t row = blockIdx.x;
@@ -106,6 +113,8 @@ __global__ __launch_bounds__(kThreads) void Projected(ProjectedCall call, Window
 
 __global__ void RotateHeads(StepView step, int rotation, Bf16Bits* q, uint32_t heads,
                             uint32_t dim) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint64_t row = blockIdx.x;
   const uint32_t pairs = step.pairs;
   for (uint32_t i = threadIdx.x; i < heads * pairs; i += blockDim.x) {
@@ -121,6 +130,8 @@ __global__ void RotateHeads(StepView step, int rotation, Bf16Bits* q, uint32_t h
 
 __global__ void WriteWindows(StepView step, WindowView windows, const uint8_t* codes,
                              const uint8_t* scales) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint64_t row = blockIdx.x;
   const RingSlot ring(step, windows, row);
   if (!ring.real) return;
@@ -136,38 +147,34 @@ __global__ void WriteWindows(StepView step, WindowView windows, const uint8_t* c
 
 cudaError_t LaunchRoundA(const Bf16Bits* x, uint64_t count, Bf16Bits* y, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  RoundRows<<<static_cast<uint32_t>((count + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-      x, count, y);
-  return cudaGetLastError();
+  const auto blocks = static_cast<uint32_t>((count + kThreads - 1) / kThreads);
+  return QueueNext(RoundRows, {blocks, kThreads}, stream, x, count, y);
 }
 
 cudaError_t LaunchNorm(const Bf16Bits* x, uint64_t x_stride, const float* weight, uint32_t count,
                        uint32_t rows, float eps, bool round, Bf16Bits* y, uint64_t y_stride,
                        cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
-  Norm<<<rows, kThreads, 0, stream>>>(x, x_stride, weight, count, eps, round, y, y_stride);
-  return cudaGetLastError();
+  return QueueNext(Norm, {rows, kThreads}, stream, x, x_stride, weight, count, eps, round, y,
+                   y_stride);
 }
 
 cudaError_t LaunchProjected(const ProjectedCall& call, cudaStream_t stream) {
   const dim3 grid(call.step.rows, call.q_norm == nullptr ? 1 : 2);
   const bool to_ring = call.ring != nullptr;
-  const size_t shared = max(call.low, call.dim) * sizeof(float);
-  Projected<<<grid, kThreads, shared, stream>>>(
-      call, to_ring ? *call.ring : WindowView{.ring_rows = 1}, to_ring);
-  return cudaGetLastError();
+  const uint32_t shared = max(call.low, call.dim) * sizeof(float);
+  return QueueNext(Projected, {grid, kThreads, shared}, stream, call,
+                   to_ring ? *call.ring : WindowView{.ring_rows = 1}, to_ring);
 }
 
 cudaError_t LaunchRotateHeads(const StepView& step, int rotation, Bf16Bits* q, uint32_t heads,
                               uint32_t dim, cudaStream_t stream) {
-  RotateHeads<<<step.rows, kThreads, 0, stream>>>(step, rotation, q, heads, dim);
-  return cudaGetLastError();
+  return QueueNext(RotateHeads, {step.rows, kThreads}, stream, step, rotation, q, heads, dim);
 }
 
 cudaError_t LaunchWriteWindows(const StepView& step, const WindowView& windows,
                                const uint8_t* codes, const uint8_t* scales, cudaStream_t stream) {
-  WriteWindows<<<step.rows, 128, 0, stream>>>(step, windows, codes, scales);
-  return cudaGetLastError();
+  return QueueNext(WriteWindows, {step.rows, 128}, stream, step, windows, codes, scales);
 }
 
 }  // namespace reprise::engine::cuda

@@ -1,5 +1,6 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/launch.cuh"
 
 // What ranks have of the same rows, added by rank, beginning with the first: the same bytes on
 // every GPU, and whatever the number of rows.
@@ -13,6 +14,8 @@ __device__ inline float2 PairAt(const Bf16Bits* values, uint64_t at) {
 }
 
 __global__ void SumParts(const float* parts, uint32_t ranks, uint64_t count, Bf16Bits* out) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint64_t at = (uint64_t{blockIdx.x} * kThreads + threadIdx.x) * 2;
   if (at >= count) return;
   float2 sum = *reinterpret_cast<const float2*>(parts + at);
@@ -25,6 +28,8 @@ __global__ void SumParts(const float* parts, uint32_t ranks, uint64_t count, Bf1
 }
 
 __global__ void JoinParts(const Bf16Bits* parts, uint32_t ranks, uint64_t count, Bf16Bits* out) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint64_t at = (uint64_t{blockIdx.x} * kThreads + threadIdx.x) * 2;
   if (at >= count) return;
   float2 sum = PairAt(parts, at);
@@ -37,6 +42,8 @@ __global__ void JoinParts(const Bf16Bits* parts, uint32_t ranks, uint64_t count,
 }
 
 __global__ void SumExperts(StreamAdd add, uint32_t hidden, float* out) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint32_t d = (blockIdx.x * kThreads + threadIdx.x) * 2;
   if (d >= hidden) return;
   const uint64_t row = blockIdx.y;
@@ -64,19 +71,16 @@ uint32_t BlocksOf(uint64_t count) {
 
 cudaError_t LaunchSumParts(const float* parts, uint32_t ranks, uint64_t count, Bf16Bits* out,
                            cudaStream_t stream) {
-  SumParts<<<BlocksOf(count), kThreads, 0, stream>>>(parts, ranks, count, out);
-  return cudaGetLastError();
+  return QueueNext(SumParts, {BlocksOf(count), kThreads}, stream, parts, ranks, count, out);
 }
 cudaError_t LaunchJoinParts(const Bf16Bits* parts, uint32_t ranks, uint64_t count, Bf16Bits* out,
                             cudaStream_t stream) {
-  JoinParts<<<BlocksOf(count), kThreads, 0, stream>>>(parts, ranks, count, out);
-  return cudaGetLastError();
+  return QueueNext(JoinParts, {BlocksOf(count), kThreads}, stream, parts, ranks, count, out);
 }
 cudaError_t LaunchSumExperts(uint32_t hidden, uint32_t rows, const StreamAdd& add, float* out,
                              cudaStream_t stream) {
   const dim3 grid((hidden / 2 + kThreads - 1) / kThreads, rows);
-  SumExperts<<<grid, kThreads, 0, stream>>>(add, hidden, out);
-  return cudaGetLastError();
+  return QueueNext(SumExperts, {grid, kThreads}, stream, add, hidden, out);
 }
 
 }  // namespace reprise::engine::cuda

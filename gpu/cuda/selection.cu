@@ -1,5 +1,6 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/places.cuh"
 
 // The best of the indexer's scores, and the candidate pool (model-facts sections 5.4 and 5.5). Ties
@@ -127,6 +128,8 @@ __device__ void TakeLargest(const float* values, uint32_t count, uint32_t wanted
 }
 
 __global__ __launch_bounds__(kSelectThreads) void Select(SelectCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   __shared__ SelectRoom room;
   const uint32_t in_call = blockIdx.x, row = call.row + in_call;
   int32_t* selected = call.selected + uint64_t{row} * call.topk;
@@ -162,6 +165,8 @@ struct Collected {  // Of a row.
 
 __global__ __launch_bounds__(kSelectThreads) void SampleThreshold(SelectCall call,
                                                                   Collected* collected) {
+  WaitForEarlier();
+  LetNextBegin();
   __shared__ SelectRoom room;
   __shared__ float sample[kSample];
   const uint32_t in_call = blockIdx.x;
@@ -188,6 +193,8 @@ __global__ __launch_bounds__(kSelectThreads) void SampleThreshold(SelectCall cal
 }
 
 __global__ void Collect(SelectCall call, Collected* collected, uint64_t* places) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint32_t in_call = blockIdx.y;
   const uint32_t count = Visible(call.step, call.row + in_call, call.ratio);
   const float threshold = collected[in_call].threshold;
@@ -209,6 +216,8 @@ __global__ void Collect(SelectCall call, Collected* collected, uint64_t* places)
 __global__ __launch_bounds__(kSelectThreads) void SelectCollected(SelectCall call,
                                                                   const Collected* collected,
                                                                   const uint64_t* places) {
+  WaitForEarlier();
+  LetNextBegin();
   __shared__ SelectRoom room;
   __shared__ uint32_t taken[1024];
   extern __shared__ float values[];  // The collected scores, in no order.
@@ -277,6 +286,8 @@ __global__ __launch_bounds__(kSelectThreads) void SelectCollected(SelectCall cal
 
 // Of a row's blocks the best scores; the newest block comes before all others.
 __global__ void BlockTops(PoolCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint32_t in_call = blockIdx.y;
   const uint32_t visible = call.step.positions[call.row + in_call] + 1;
   const uint32_t blocks = (visible + call.block - 1) / call.block;
@@ -294,6 +305,8 @@ __global__ void BlockTops(PoolCall call) {
 
 // Candidates of a row: the entries of the best blocks.
 __global__ __launch_bounds__(kSelectThreads) void Pool(PoolCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   __shared__ SelectRoom room;
   const uint32_t in_call = blockIdx.x, row = call.row + in_call;
   const uint32_t visible = call.step.positions[row] + 1;
@@ -330,15 +343,17 @@ cudaError_t LaunchSelect(const SelectCall& call, cudaStream_t stream) {
       call.entries_max >= kSelectManyFrom) {
     auto* places = static_cast<uint64_t*>(call.room);
     auto* collected = reinterpret_cast<Collected*>(places + uint64_t{call.rows} * kCollectedMax);
-    SampleThreshold<<<call.rows, kSelectThreads, 0, stream>>>(call, collected);
+    cudaError_t error =
+        QueueNext(SampleThreshold, {call.rows, kSelectThreads}, stream, call, collected);
+    if (error != cudaSuccess) return error;
     const uint32_t blocks = max(1u, 132 * 8 / call.rows);
-    Collect<<<dim3(blocks, call.rows), kCollectThreads, 0, stream>>>(call, collected, places);
-    SelectCollected<<<call.rows, kSelectThreads, kCollectedMax * sizeof(float), stream>>>(
-        call, collected, places);
-    return cudaGetLastError();
+    error = QueueNext(Collect, {dim3(blocks, call.rows), kCollectThreads}, stream, call, collected,
+                      places);
+    if (error != cudaSuccess) return error;
+    return QueueNext(SelectCollected, {call.rows, kSelectThreads, kCollectedMax * sizeof(float)},
+                     stream, call, collected, places);
   }
-  Select<<<call.rows, kSelectThreads, 0, stream>>>(call);
-  return cudaGetLastError();
+  return QueueNext(Select, {call.rows, kSelectThreads}, stream, call);
 }
 
 cudaError_t LaunchPool(const PoolCall& call, cudaStream_t stream) {
@@ -347,9 +362,9 @@ cudaError_t LaunchPool(const PoolCall& call, cudaStream_t stream) {
   const uint64_t blocks = (call.stride / call.block + kThreads) / kThreads;
   const auto across = static_cast<uint32_t>(
       min(blocks, static_cast<uint64_t>(max(1u, 4 * kMultiprocessors / call.rows))));
-  BlockTops<<<dim3(across, call.rows), kThreads, 0, stream>>>(call);
-  Pool<<<call.rows, kSelectThreads, 0, stream>>>(call);
-  return cudaGetLastError();
+  const cudaError_t error = QueueNext(BlockTops, {dim3(across, call.rows), kThreads}, stream, call);
+  if (error != cudaSuccess) return error;
+  return QueueNext(Pool, {call.rows, kSelectThreads}, stream, call);
 }
 
 }  // namespace reprise::engine::cuda

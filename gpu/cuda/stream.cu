@@ -1,5 +1,6 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/launch.cuh"
 
 // The stream where it begins and ends, and what is taken from it (model-facts section 7).
 namespace reprise::engine::cuda {
@@ -9,6 +10,8 @@ constexpr uint32_t kCopies = 4;
 constexpr uint32_t kCollapseThreads = 256;
 
 __global__ void Rotations(RotationCall call) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, kind = blockIdx.y;
   if (i >= call.rows * call.pairs) return;
   // Rounded to float first, as the reference does; then as exact as can be.
@@ -20,6 +23,8 @@ __global__ void Rotations(RotationCall call) {
 
 __global__ void Embed(StepView step, const Bf16Bits* table, const Bf16Bits* image_rows,
                       const uint32_t* image_index, uint32_t hidden, Bf16Bits* stream, float* pre) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint64_t row = blockIdx.x;
   const Bf16Bits* from = step.image[row] != 0
                              ? image_rows + uint64_t{image_index[row]} * hidden
@@ -36,6 +41,8 @@ __global__ __launch_bounds__(kCollapseThreads) void Collapse(StreamShape shape,
                                                              const Bf16Bits* stream,
                                                              const float* pre, const float* norm,
                                                              Bf16Bits* y_out, Bf16Bits* x_out) {
+  WaitForEarlier();
+  LetNextBegin();
   extern __shared__ float y[];  // [hidden], then room.
   const uint64_t row = blockIdx.x;
   const uint32_t hidden = shape.hidden;
@@ -61,6 +68,8 @@ __global__ __launch_bounds__(kCollapseThreads) void Collapse(StreamShape shape,
 
 __global__ void Tap(uint32_t hidden, const Bf16Bits* stream, uint32_t tap, uint32_t targets,
                     Bf16Bits* out) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint64_t row = blockIdx.x;
   const Bf16* x = AsBf16(stream) + row * kCopies * hidden;
   for (uint32_t d = threadIdx.x; d < hidden; d += blockDim.x) {
@@ -71,6 +80,8 @@ __global__ void Tap(uint32_t hidden, const Bf16Bits* stream, uint32_t tap, uint3
 }
 
 __global__ void GatherRows(const uint4* from, const uint32_t* index, uint32_t pieces, uint4* to) {
+  WaitForEarlier();
+  LetNextBegin();
   const uint64_t row = blockIdx.x;
   for (uint32_t i = threadIdx.x; i < pieces; i += blockDim.x) {
     to[row * pieces + i] = from[uint64_t{index[row]} * pieces + i];
@@ -81,37 +92,34 @@ __global__ void GatherRows(const uint4* from, const uint32_t* index, uint32_t pi
 
 cudaError_t LaunchRotations(const RotationCall& call, cudaStream_t stream) {
   if (call.rows == 0) return cudaSuccess;
-  Rotations<<<dim3((call.rows * call.pairs + 255) / 256, 2), 256, 0, stream>>>(call);
-  return cudaGetLastError();
+  return QueueNext(Rotations, {dim3((call.rows * call.pairs + 255) / 256, 2), 256}, stream, call);
 }
 
 cudaError_t LaunchEmbed(const StepView& step, const Bf16Bits* table, const Bf16Bits* image_rows,
                         const uint32_t* image_index, uint32_t hidden, Bf16Bits* stream, float* pre,
                         cudaStream_t cuda) {
-  Embed<<<step.rows, 256, 0, cuda>>>(step, table, image_rows, image_index, hidden, stream, pre);
-  return cudaGetLastError();
+  return QueueNext(Embed, {step.rows, 256}, cuda, step, table, image_rows, image_index, hidden,
+                   stream, pre);
 }
 
 cudaError_t LaunchCollapse(const StreamShape& shape, uint32_t rows, const Bf16Bits* stream,
                            const float* pre, const float* norm, Bf16Bits* y, Bf16Bits* x,
                            cudaStream_t cuda) {
-  const size_t shared = (shape.hidden + 33) * sizeof(float);
-  Collapse<<<rows, kCollapseThreads, shared, cuda>>>(shape, stream, pre, norm, y, x);
-  return cudaGetLastError();
+  const uint32_t shared = (shape.hidden + 33) * sizeof(float);
+  return QueueNext(Collapse, {rows, kCollapseThreads, shared}, cuda, shape, stream, pre, norm, y,
+                   x);
 }
 
 cudaError_t LaunchTap(const StreamShape& shape, uint32_t rows, const Bf16Bits* stream, uint32_t tap,
                       uint32_t targets, Bf16Bits* out, cudaStream_t cuda) {
-  Tap<<<rows, 256, 0, cuda>>>(shape.hidden, stream, tap, targets, out);
-  return cudaGetLastError();
+  return QueueNext(Tap, {rows, 256}, cuda, shape.hidden, stream, tap, targets, out);
 }
 
 cudaError_t LaunchGatherRows(const void* from, const uint32_t* index, uint32_t rows, uint32_t bytes,
                              void* to, cudaStream_t cuda) {
   if (rows == 0) return cudaSuccess;
-  GatherRows<<<rows, 256, 0, cuda>>>(static_cast<const uint4*>(from), index, bytes / 16,
-                                     static_cast<uint4*>(to));
-  return cudaGetLastError();
+  return QueueNext(GatherRows, {rows, 256}, cuda, static_cast<const uint4*>(from), index,
+                   bytes / 16, static_cast<uint4*>(to));
 }
 
 }  // namespace reprise::engine::cuda
