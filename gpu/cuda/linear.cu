@@ -165,6 +165,10 @@ __device__ inline void MultiplyManyRows(const LinearCall& call, uint32_t output_
       Expand(raw[m], a[m]);
       if (tile + kManyPrefetch < tiles) parts[m].Prefetch(kManyPrefetch);
       MultiplyTile<kManyRows>(sums[m], a[m], rows, true);
+      if constexpr (kFormat == WeightFormat::kBf16) {  // Taken as loaded: see linear_slices.cuh.
+        WgmmaWait<0>();
+        Keep(a[m]);
+      }
       if (tile + 1 < tiles) parts[m].Load(1, &raw[m]);
       parts[m].Skip(1);
       WgmmaWait<1>();

@@ -58,6 +58,10 @@ __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void SlicedManyRows(
     if (tile + kManyPrefetch < tiles) parts.Prefetch(kManyPrefetch);
     const uint32_t at = stages + tile % kSliceStages * kStageBytes;
     MultiplyTile<kManyRows>(sums, of_tile, SwizzledRows(at), add);
+    if constexpr (kFormat == WeightFormat::kBf16) {  // As in MultiplySlicedFewRows.
+      WgmmaWait<0>();
+      Keep(of_tile);
+    }
     if (tile + 1 < tiles) parts.Load(1, &raw);
     parts.Skip(1);
     ++tile;

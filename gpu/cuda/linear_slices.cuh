@@ -37,10 +37,12 @@ uint32_t SliceSharedBytes(uint32_t slices) {
 // then finished by the blocks by turns.
 template <WeightFormat kFormat, int kRows>
 __device__ inline void MultiplySlicedFewRows(const LinearCall& call) {
-  // Tiles of weights under way: half as many where two blocks share a processor, or where registers
-  // hold two of them expanded.
-  constexpr int kUnderWay = kRows == 8 ? 0 : 1;
-  constexpr int kAhead = kFormat == WeightFormat::kBf16 ? 1 + kUnderWay : 2;
+  // Products under way while the next tile is expanded: none where two blocks share a processor, or
+  // where weights are taken as they were loaded, because the next ones may come into registers that
+  // a product still reads.
+  constexpr bool kTakenAsLoaded = kFormat == WeightFormat::kBf16;
+  constexpr int kUnderWay = kRows == 8 || kTakenAsLoaded ? 0 : 1;
+  constexpr int kAhead = kRows == 8 && kTakenAsLoaded ? 1 : 2;  // Tiles of weights.
   constexpr uint32_t kStageBytes = kRows * 128;
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ LargestRoom<8> rooms[kSliceGroups];
@@ -84,7 +86,6 @@ __device__ inline void MultiplySlicedFewRows(const LinearCall& call) {
     Expand(codes, of_tile);
     const uint32_t at = stages + (tile - slice.begin) % kSliceStages * kStageBytes;
     MultiplyTile<kRows>(sums, of_tile, SwizzledRows(at), true);
-    // bf16 is taken as it is loaded: the same registers may hold both.
     if constexpr (kUnderWay == 0) {
       WgmmaWait<0>();
       Keep(of_tile);
