@@ -42,6 +42,11 @@ class TestSlots final : public engine::KvSlots {
     for (const uint32_t slot : slots) std::memset(data(slot), 0, kSlotBytes);
     return absl::OkStatus();
   }
+  absl::StatusOr<engine::SlotsExport> Export() const override {
+    return engine::SlotsExport{.kind = engine::SlotsExport::Kind::kHostTest,
+                               .stride_bytes = kSlotBytes,
+                               .devices = {{.handle = "memory"}}};
+  }
 
   uint64_t loads = 0, stores = 0, loads_done = 0, stores_done = 0;
   bool fails = false;
