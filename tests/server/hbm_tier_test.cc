@@ -216,5 +216,31 @@ TEST_F(HbmTierTest, WhoeverSharesALoadWaitsForIt) {
   tier_->Unpin(second);
 }
 
+// Whoever was told of a slot can tell whether it has other bytes since.
+TEST_F(HbmTierTest, GenerationsChangeWithTheBytes) {
+  Cache(1);
+  std::byte* data = tier_->Pin(Key(1), false);
+  const uint32_t slot = tier_->SlotOf(data), generation = tier_->generation(data);
+  tier_->Unpin(data);
+  for (uint64_t number = 2; number <= kSlots; ++number) Cache(number);
+  EXPECT_EQ(tier_->Pin(Key(1), false), data);
+  EXPECT_EQ(tier_->generation(data), generation);
+  tier_->Unpin(data);
+  for (uint64_t number = 5; number < 5 + kSlots; ++number) Cache(number);
+  EXPECT_FALSE(tier_->Has(Key(1)));
+  EXPECT_EQ(tier_->SlotOf(data), slot);
+  EXPECT_NE(tier_->generation(data), generation);
+}
+
+TEST(HbmTierLendTest, SomeSlotsAreAlwaysLeftToRequests) {
+  const HbmTier tier(std::make_unique<TestSlots>(10));
+  EXPECT_EQ(*tier.SlotsToLend(6 * kSlotBytes + 5), 6u);
+  EXPECT_THAT(std::string(tier.SlotsToLend(7 * kSlotBytes).status().message()),
+              testing::HasSubstr("at least are requests'"));
+  EXPECT_THAT(std::string(tier.SlotsToLend(kSlotBytes - 1).status().message()),
+              testing::HasSubstr("holds no block"));
+  EXPECT_EQ(tier.Export()->stride_bytes, kSlotBytes);
+}
+
 }  // namespace
 }  // namespace reprise::server
