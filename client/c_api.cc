@@ -7,8 +7,8 @@
 #include "protocol/identity/block_hash.h"
 
 // The calls that need no records: connection, manifest, keys, lookup, windows, administration.
-// Loading and putting are in c_api_records.cc. Every function checks its pointers, since the
-// callers are other languages.
+// Loading and putting are in c_api_records.cc, slots in HBM in c_api_slots.cc. Every function
+// checks its pointers, since the callers are other languages.
 namespace reprise::c_api {
 
 rp_status StatusCode(const absl::Status& status) {

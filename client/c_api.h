@@ -23,6 +23,11 @@ struct rp_lease {
   reprise::Lease lease;
 };
 
+struct rp_slot_lease {
+  reprise::SlotLease lease;
+  std::vector<rp_slot> slots;
+};
+
 struct rp_landing {
   std::unique_ptr<reprise::LandingZone> zone;
 };

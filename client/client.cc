@@ -214,7 +214,8 @@ absl::StatusOr<uint32_t> Client::OpenNamespace(const Manifest& manifest) {
         "open namespace: the daemon computed another namespace for this manifest; use "
         "the same release on both sides");
   }
-  opened.push_back({.daemon_id = body.namespace_id(), .hash = hash});
+  opened.push_back(
+      {.daemon_id = body.namespace_id(), .hash = hash, .payload_bytes = manifest.payload_bytes});
   return static_cast<uint32_t>(opened.size() - 1);
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "protocol/base/clock.h"
@@ -55,6 +56,65 @@ class Lease {
   std::vector<Bytes> buffers_;        // TCP: the copies, on loan from the client.
   uint32_t from_ssd_ = 0;
   Outcome stopped_by_ = Outcome::kOk;
+};
+
+// The daemon's HBM pool, for an engine that runs on its GPU. Slot i lies at i * stride_bytes from
+// where a device's handle leads; the devices have the same bytes. It stays as it is while the
+// connection lasts. Of kind kCudaIpc, gpu/cuda/opened_pool.h maps it.
+struct SlotPool {
+  enum class HandleKind : uint8_t {
+    kCudaIpc = 1,   // A cudaIpcMemHandle_t.
+    kHostTest = 2,  // A daemon of tests: "PATH@OFFSET" of a file.
+  };
+  struct Device {
+    std::array<std::byte, 16> uuid{};  // The GPU's, by which it is known in every process.
+    std::string pci_bus_id;
+    std::string handle;  // At most 64 bytes, not text.
+  };
+  HandleKind kind = HandleKind::kCudaIpc;
+  uint32_t slots = 0;
+  uint32_t slot_bytes = 0;  // A block's payload, as in a record; without header and tokens.
+  uint64_t stride_bytes = 0;
+  uint32_t record_layout = 0;     // Version of the payload's layout: storage/FORMAT.md.
+  uint32_t leased_slots_max = 0;  // All clients together.
+  std::vector<Device> devices;
+};
+
+// Blocks that stay in slots of the daemon's HBM pool, neither moved nor overwritten, until the
+// lease ends: by Release, by destruction, or with the connection. Their bytes are whole. Whoever
+// reads them in a kernel ends the lease when the kernel is done; what a kernel read is worthless
+// when the connection ended before. Belongs to one client and its thread; must not outlive it.
+class SlotLease {
+ public:
+  SlotLease() = default;
+  SlotLease(SlotLease&& other) noexcept { *this = std::move(other); }
+  SlotLease& operator=(SlotLease&& other) noexcept;
+  ~SlotLease() { Release(); }
+
+  uint32_t size() const { return static_cast<uint32_t>(slots_.size()); }
+  // Which slot, of which generation: the same two again, in another lease of the connection, are
+  // the same bytes. flags: kReplayDerived. REQUIRES: i < size().
+  const wire::HbmSlot& slot(uint32_t i) const { return slots_[i]; }
+  // How many were read from SSD and copied from DRAM for this lease; the rest was in HBM.
+  uint32_t from_ssd() const { return from_ssd_; }
+  uint32_t from_dram() const { return from_dram_; }
+  // Why the run of keys ended; kOk when every key was granted. kBusy: no more may be leased now.
+  Outcome stopped_by() const { return stopped_by_; }
+  void Release();
+
+ private:
+  friend class Client;
+  Client* client_ = nullptr;
+  uint64_t lease_id_ = 0;
+  std::vector<wire::HbmSlot> slots_;
+  uint32_t from_ssd_ = 0, from_dram_ = 0;
+  Outcome stopped_by_ = Outcome::kOk;
+};
+
+// Which blocks a SlotLease may have.
+enum class SlotsFrom : uint8_t {
+  kAnyTier,  // Those that HBM lacks are copied there first.
+  kHbmOnly,  // The run ends with kNotFound before the first that is not in HBM.
 };
 
 // A snapshot of window state.
@@ -175,6 +235,13 @@ class Client {
                                                                      uint64_t bytes);
   absl::StatusOr<Landed> Fetch(uint32_t namespace_id, std::span<const BlockKey> keys,
                                LandingZone* zone, uint64_t offset);
+  // Unix sockets alone. Asks the daemon once. FAILED_PRECONDITION, with what to do, where it has no
+  // HBM or lends none of it; RESOURCE_EXHAUSTED while its engine starts.
+  absl::StatusOr<const SlotPool*> HbmPool();
+  // The leading run of `keys` that the store holds, leased in slots of that pool. The namespace's
+  // blocks have the payload that the daemon's engine has. A miss is a shorter lease, not an error.
+  absl::StatusOr<SlotLease> AcquireSlots(uint32_t namespace_id, std::span<const BlockKey> keys,
+                                         SlotsFrom from = SlotsFrom::kAnyTier);
   // Token ids of a loaded record against those asked for: the last guard against a hash collision.
   static bool TokensMatch(ConstBytes record, std::span<const TokenId> tokens);
 
@@ -223,6 +290,7 @@ class Client {
 
  private:
   friend class Lease;
+  friend class SlotLease;
   friend class LandingZone;
   explicit Client(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,12 +15,13 @@
 namespace reprise {
 
 // What a Client holds. Its calls are cut by job: client.cc (hello, namespaces), client_load.cc,
-// client_put.cc, client_window.cc, client_admin.cc.
+// client_slots.cc, client_put.cc, client_window.cc, client_admin.cc.
 class Client::Impl {
  public:
   struct OpenedNamespace {
     uint32_t daemon_id = 0;
     Hash256 hash;
+    uint32_t payload_bytes = 0;
   };
 
   Impl(const ClientOptions& opts, std::unique_ptr<Connection> connection)
@@ -58,6 +60,7 @@ class Client::Impl {
   bool rdma_agreed = false;  // The daemon took the offer.
   bool by_rdma = false;      // And it works.
   wire::HelloReply hello;
+  std::optional<SlotPool> slot_pool;        // Once it was asked for.
   std::vector<OpenedNamespace> namespaces;  // The index is the client's id.
 };
 

@@ -35,7 +35,8 @@ extern "C" {
 #define RP_API
 #endif
 
-#define RP_ABI_VERSION 2
+/* 2: transports and landings. 3: slots in HBM. */
+#define RP_ABI_VERSION 3
 #define RP_BLOCK_TOKENS 128
 #define RP_KEY_BYTES 16
 #define RP_OPAQUE_KEY_BYTES_MAX 512
@@ -100,6 +101,7 @@ typedef struct rp_window_key {
 typedef struct rp_client rp_client;
 typedef struct rp_lease rp_lease;
 typedef struct rp_landing rp_landing;
+typedef struct rp_slot_lease rp_slot_lease;
 
 /* "ok", "not_found", ...: never NULL, static. */
 RP_API const char* rp_status_name(rp_status status);
@@ -270,6 +272,70 @@ typedef struct rp_landed {
 RP_API rp_status rp_fetch(rp_client* client, uint32_t namespace_id, const rp_key* keys,
                           size_t key_count, rp_landing* landing, uint64_t offset,
                           rp_landed* landed);
+
+/* ---- Slots in HBM, for an engine on the daemon's GPU ---- */
+
+#define RP_SLOT_HANDLE_BYTES_MAX 64
+enum {
+  RP_SLOT_HANDLE_CUDA_IPC = 1, /* A cudaIpcMemHandle_t. */
+  RP_SLOT_HANDLE_HOST_TEST = 2 /* A daemon of tests: "PATH@OFFSET" of a file. */
+};
+
+/* The daemon's pool of slots. It stays as it is while the connection lasts. Slot i of every device
+ * is bytes [i * stride_bytes, + slot_bytes) from where the device's handle leads
+ * (cudaIpcOpenMemHandle): a block's payload, without header and tokens. */
+typedef struct rp_slot_pool {
+  uint32_t struct_bytes; /* In: sizeof(rp_slot_pool). */
+  uint32_t handle_kind;  /* RP_SLOT_HANDLE_*. */
+  uint32_t slots;
+  uint32_t slot_bytes;
+  uint64_t stride_bytes;
+  uint32_t record_layout;    /* Version of the payload's layout. */
+  uint32_t leased_slots_max; /* All clients together. */
+  uint32_t device_count;     /* More than one: they share a model, and have the same bytes. */
+  uint32_t reserved;
+} rp_slot_pool;
+/* RP_REFUSED, with what to do, on a TCP connection, and where the daemon has no HBM or lends none
+ * of it; RP_BUSY while its engine starts. */
+RP_API rp_status rp_get_slot_pool(rp_client* client, rp_slot_pool* pool);
+
+typedef struct rp_slot_device {
+  uint32_t struct_bytes; /* In: sizeof(rp_slot_device). */
+  uint32_t handle_bytes;
+  uint8_t uuid[16]; /* The GPU's, by which it is known in every process. */
+  uint8_t handle[RP_SLOT_HANDLE_BYTES_MAX];
+  const char* pci_bus_id; /* "0000:1b:00.0". Lives as long as the client. */
+} rp_slot_device;
+RP_API rp_status rp_get_slot_device(rp_client* client, uint32_t index, rp_slot_device* device);
+
+enum { RP_SLOTS_HBM_ONLY = 1 };      /* Flags of rp_acquire_slots. */
+enum { RP_SLOT_REPLAY_DERIVED = 1 }; /* Flags of rp_slot. */
+
+/* The same slot and generation again, on the same connection, are the same bytes. */
+typedef struct rp_slot {
+  uint32_t slot;
+  uint32_t generation;
+  uint32_t flags; /* RP_SLOT_*. */
+  uint32_t reserved;
+} rp_slot;
+
+/* The leading run of the keys that the store holds, in slots that are neither moved nor overwritten
+ * until the lease is released; their bytes are whole. Blocks that HBM lacks are copied there first,
+ * unless RP_SLOTS_HBM_ONLY: then the run ends before them. A miss is a shorter lease, RP_OK;
+ * RP_OUTCOME_BUSY ends a run when no more may be leased now. Release a lease when the kernels that
+ * read it are done. What a kernel was reading when the connection ended is worthless. Slots that no
+ * lease names may not be looked at, and none be written to: others read them. */
+RP_API rp_status rp_acquire_slots(rp_client* client, uint32_t namespace_id, const rp_key* keys,
+                                  size_t key_count, uint32_t flags, rp_slot_lease** lease);
+/* `lease` may be NULL. */
+RP_API void rp_slot_lease_release(rp_slot_lease* lease);
+RP_API uint32_t rp_slot_lease_size(const rp_slot_lease* lease);
+/* rp_slot_lease_size of them, until the lease is released. */
+RP_API const rp_slot* rp_slot_lease_slots(const rp_slot_lease* lease);
+/* How many were read from SSD, and copied from DRAM; the rest was in HBM. */
+RP_API uint32_t rp_slot_lease_from_ssd(const rp_slot_lease* lease);
+RP_API uint32_t rp_slot_lease_from_dram(const rp_slot_lease* lease);
+RP_API rp_outcome rp_slot_lease_stopped_by(const rp_slot_lease* lease);
 
 /* ---- Put ---- */
 

@@ -137,6 +137,9 @@ constexpr std::array kFields = {
         "of the preset cuda); cuda:0,1: GPUs that share it; auto: a GPU where there is one."},
     Field{"engine.hbm_bytes", Size{At<&Config::engine, &Config::Engine::hbm_bytes>},
           "HBM for blocks, on a GPU. 0B: what weights and windows leave, less a twentieth."},
+    Field{"engine.hbm_lease_bytes", Size{At<&Config::engine, &Config::Engine::hbm_lease_bytes>},
+          "Of it, what engines in other processes on this machine may lease at once, by CUDA IPC. "
+          "They can write to all of it, so they must be trusted. 0B: nothing is lent."},
     Field{"engine.threads", Count{At<&Config::engine, &Config::Engine::threads>},
           "Threads of the engine, on the CPU. 0: one per core.", "", 0, 1024},
     Field{"engine.sequences_max", Count{At<&Config::engine, &Config::Engine::sequences_max>},

@@ -85,8 +85,9 @@ struct Config {
   struct Engine {
     std::string model;  // nano, or a folder; empty: the daemon serves blocks alone.
     std::string device = "auto";
-    uint64_t hbm_bytes = 0;  // 0: what is left.
-    uint32_t threads = 0;    // 0: one per core.
+    uint64_t hbm_bytes = 0;        // 0: what is left.
+    uint64_t hbm_lease_bytes = 0;  // Of it; 0: nothing is lent.
+    uint32_t threads = 0;          // 0: one per core.
     uint32_t sequences_max = 8;
     uint32_t waiting_max = 64;
     uint64_t memory_bytes = 512_MiB;

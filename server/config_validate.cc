@@ -139,6 +139,11 @@ absl::Status CheckStaging(const Config& config) {
 }
 
 absl::Status CheckEngine(const Config& config) {
+  if (config.engine.model.empty() && config.engine.hbm_lease_bytes > 0) {
+    return BadSize(
+        "engine.hbm_lease_bytes", config.engine.hbm_lease_bytes,
+        "there is no engine whose memory could be lent; set engine.model, or this to 0B");
+  }
   if (config.engine.model.empty()) return absl::OkStatus();
   if (config.listen.http.empty()) {
     return Bad("engine.model", "\"" + config.engine.model + "\"",
@@ -158,6 +163,16 @@ absl::Status CheckEngine(const Config& config) {
   if (device == "cpu" && config.engine.hbm_bytes > 0) {
     return BadSize("engine.hbm_bytes", config.engine.hbm_bytes,
                    "is of a GPU, and engine.device is cpu; set it to 0B, or engine.device to cuda");
+  }
+  const uint64_t lease_bytes = config.engine.hbm_lease_bytes;
+  if (device == "cpu" && lease_bytes > 0) {
+    return BadSize("engine.hbm_lease_bytes", lease_bytes,
+                   "is of a GPU, and engine.device is cpu; set it to 0B, or engine.device to cuda");
+  }
+  if (config.engine.hbm_bytes > 0 && lease_bytes >= config.engine.hbm_bytes) {
+    return BadSize("engine.hbm_lease_bytes", lease_bytes,
+                   "leaves nothing of engine.hbm_bytes = " + FormatBytes(config.engine.hbm_bytes) +
+                       " to requests; lower it, or raise that");
   }
   if (config.engine.memory_bytes < 4 * uint64_t{config.record_bytes()}) {
     return BadSize("engine.memory", config.engine.memory_bytes,

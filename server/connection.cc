@@ -379,8 +379,7 @@ void Connection::Close(std::string_view why) {
   LoseData();
   for (auto& [lease_id, lease] : leases_) {
     ++shard_->leases_revoked_;
-    if (lease.window) shard_->ReleaseWindow(lease.window_shard, lease.window_handle);
-    shard_->ReleaseSlots(lease.slots);
+    GiveBack(lease);
   }
   leases_.clear();
   if (!sending()) DropQueue();  // Else in OnSent: frames end in their order.
@@ -431,7 +430,12 @@ void Connection::EndLease(uint64_t lease_id) {
   if (found == leases_.end()) return;  // Ended before: nothing to do, and no harm.
   const LeaseRecord lease = std::move(found->second);
   leases_.erase(found);
+  GiveBack(lease);
+}
+
+void Connection::GiveBack(const LeaseRecord& lease) {
   if (lease.window) shard_->ReleaseWindow(lease.window_shard, lease.window_handle);
+  if (lease.loan_id != 0) shard_->ReturnLoan(lease.loan_id);
   shard_->ReleaseSlots(lease.slots);
 }
 

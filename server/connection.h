@@ -47,9 +47,11 @@ class DataSink {
   virtual void OnDataLost() = 0;
 };
 
-// What a lease pins. Released by the client, or with the connection.
+// What a lease pins: slots of the arena, a window's, or a loan of HBM. Released by the client, or
+// with the connection.
 struct LeaseRecord {
   std::vector<uint32_t> slots;
+  uint64_t loan_id = 0;  // Of the SlotLender.
   uint32_t window_shard = 0;
   uint32_t window_handle = 0;
   bool window = false;
@@ -95,6 +97,7 @@ class Connection {
   struct OpenNamespace {
     Hash256 name_space;
     uint16_t index = 0;
+    uint32_t payload_bytes = 0;  // Of its blocks.
   };
   uint32_t AddNamespace(const OpenNamespace& name_space);
   const OpenNamespace* FindNamespace(uint32_t id) const;
@@ -136,6 +139,7 @@ class Connection {
   void FillSending(Sending* sending);
   void DropQueue();
   void LoseData();
+  void GiveBack(const LeaseRecord& lease);
   void FinishClose();
   void ArmReceiveTimer();
   size_t buffered() const { return end_ - begin_; }

@@ -28,6 +28,8 @@ void DispatchFrame(Connection* connection, const wire::FrameHeader& header, Cons
       return StartFetch(connection, header, body);
     case Opcode::kWindowFetch:
       return StartWindowFetch(connection, header, body);
+    case Opcode::kSlotAcquire:
+      return StartSlotAcquire(connection, header, body);
     case Opcode::kControl:
       return StartControl(connection, header, body);
   }

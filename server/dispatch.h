@@ -22,6 +22,10 @@ void StartPut(Connection* connection, const wire::FrameHeader& header, ConstByte
 void StartWindowPut(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
 void StartWindowRead(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
 void StartWindowFetch(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
+void StartSlotAcquire(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
 void StartControl(Connection* connection, const wire::FrameHeader& header, ConstBytes body);
+
+// A control message with a file of its own.
+void StartSlotPool(Connection* connection, const wire::FrameHeader& header);
 
 }  // namespace reprise::server

@@ -13,8 +13,9 @@ std::string_view TransportKindName(TransportKind kind) {
 
 std::string_view OpcodeName(wire::Opcode opcode) {
   static constexpr std::array<std::string_view, wire::kOpcodeMax + 1> kNames = {
-      "unknown", "hello",      "open_namespace", "lookup",     "acquire", "get",   "release",
-      "put",     "window_put", "window_acquire", "window_get", "control", "fetch", "window_fetch"};
+      "unknown", "hello",        "open_namespace", "lookup",         "acquire",    "get",
+      "release", "put",          "window_put",     "window_acquire", "window_get", "control",
+      "fetch",   "window_fetch", "slot_acquire"};
   const auto index = static_cast<size_t>(opcode);
   return kNames[index < kNames.size() ? index : 0];
 }

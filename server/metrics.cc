@@ -147,6 +147,8 @@ void CollectTransfers(const MetricsSnapshot& snapshot, Samples* out) {
 }
 
 void CollectServed(const MetricsSnapshot& snapshot, Samples* out) {
+  out->Add({{"tier", "hbm"}},
+           Sum(snapshot, [](const ShardMetrics& s) { return s.requests.blocks_from_hbm; }));
   out->Add({{"tier", "dram"}},
            Sum(snapshot, [](const ShardMetrics& s) { return s.requests.blocks_from_dram; }));
   out->Add({{"tier", "ssd"}},
@@ -388,8 +390,12 @@ const Metric kMetrics[] = {
     {"reprise_engine_hit_blocks_total", kCounter, "tier", "Blocks of hits, by where they were.",
      CollectHitBlocks},
     {"reprise_hbm_slots", kGauge, "", "Blocks that fit.", RP_SERVING(hbm.slots)},
-    {"reprise_hbm_slots_reserved", kGauge, "", "Of these, reserved by requests.",
+    {"reprise_hbm_slots_reserved", kGauge, "", "Of these, reserved by requests and leases.",
      RP_SERVING(hbm.reserved)},
+    {"reprise_hbm_slots_lent", kGauge, "", "Of these, leased by local engines.",
+     RP_SERVING(hbm.lent)},
+    {"reprise_hbm_slots_lent_max", kGauge, "", "Slots that leases may hold at once.",
+     RP_SERVING(hbm.lent_max)},
     {"reprise_hbm_blocks", kGauge, "", "Blocks in HBM that requests can find.",
      RP_SERVING(hbm.blocks)},
     {"reprise_hbm_loads_total", kCounter, "", "Blocks copied from DRAM to HBM.",

@@ -54,7 +54,7 @@ struct RequestCounters {
   // Bytes of records and snapshots given to clients and taken from them.
   std::array<uint64_t, kTransportKinds> sent_bytes{}, received_bytes{};
   // Blocks given to clients by the tier that they came from.
-  uint64_t blocks_from_dram = 0, blocks_from_ssd = 0;
+  uint64_t blocks_from_hbm = 0, blocks_from_dram = 0, blocks_from_ssd = 0;
   // Verdicts: tokens asked for and found, and the two parts of a hit.
   uint64_t lookup_tokens = 0, hit_tokens = 0;
   uint64_t exact_hits = 0, replayed_hits = 0, misses = 0;

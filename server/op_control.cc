@@ -1,4 +1,4 @@
-// Status, evict and verify. (Explain has a file of its own.)
+// Status, evict and verify. (Explain and the HBM pool have files of their own.)
 #include <algorithm>
 #include <cerrno>
 
@@ -315,6 +315,7 @@ void StartControl(Connection* connection, const wire::FrameHeader& header, Const
     (new StatusOperation(connection, header))->Start();
     return;
   }
+  if (request.request_case() == Case::kSlotPool) return StartSlotPool(connection, header);
   const uint32_t id = request.request_case() == Case::kExplain ? request.explain().namespace_id()
                       : request.request_case() == Case::kEvict ? request.evict().namespace_id()
                                                                : request.verify().namespace_id();

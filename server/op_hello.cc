@@ -92,7 +92,8 @@ class OpenNamespaceOperation final : public Operation {
   absl::Status Open(const std::string& manifest_bytes, wire::OpenNamespaceReply* reply) {
     RP_ASSIGN(const Manifest manifest, DecodeManifest(manifest_bytes));
     RP_ASSIGN(const NamespaceTable::Opened opened, shard().facts().namespaces->Open(manifest));
-    reply->set_namespace_id(connection().AddNamespace({opened.name_space, opened.index}));
+    reply->set_namespace_id(
+        connection().AddNamespace({opened.name_space, opened.index, manifest.payload_bytes}));
     reply->set_name_space(opened.name_space.bytes.data(), opened.name_space.bytes.size());
     return absl::OkStatus();
   }

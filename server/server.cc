@@ -81,6 +81,7 @@ absl::Status Server::StartEngine() {
                             .device = engine.device,
                             .threads = engine.threads,
                             .hbm_bytes = engine.hbm_bytes,
+                            .hbm_lease_bytes = engine.hbm_lease_bytes,
                             .make = make_engine_,
                             .tokens_max_default = engine.tokens_max_default,
                             .scheduler = {.sequences_max = engine.sequences_max,
@@ -99,6 +100,7 @@ absl::Status Server::StartEngine() {
                            {"sessions", backend_->sessions().size()},
                            {"loading", FormatDuration(clock_.Now() - begin)}});
   engine_up_ = true;
+  facts_.slot_lender.store(backend_->scheduler().lender(), std::memory_order_release);
   // The API and the requests that it runs share it, and tell when the last of them is done.
   api_->Serve(std::shared_ptr<Backend>(backend_.get(), [this](Backend*) {
     const std::lock_guard lock(engine_mutex_);
@@ -108,9 +110,11 @@ absl::Status Server::StartEngine() {
   return absl::OkStatus();
 }
 
-// Requests end, then whoever still has the engine in hand lets it go, then its thread ends.
+// Loans and requests end, then whoever still has the engine in hand lets it go, then its thread
+// ends.
 void Server::StopEngine() {
   if (backend_ == nullptr) return;
+  facts_.slot_lender = nullptr;  // Its loans end with it.
   backend_->scheduler().Stop();
   api_->Serve(nullptr, "the daemon is stopping");
   {
@@ -215,6 +219,7 @@ absl::Status Server::StartShards() {
   facts_.idle_frame_timeout_ns = config_.limits.idle_frame_timeout_ns;
   facts_.deadline_default_ns = config_.limits.deadline_default_ns;
   facts_.namespaces = namespaces_.get();
+  facts_.lends_slots = config_.engine.hbm_lease_bytes > 0;
   facts_.base_snapshot = [this] { return BaseSnapshot(); };
   facts_.ledger = [this] { return meta_->Ledger(); };
 

@@ -28,7 +28,8 @@ struct ServingCounters {
 
 // The HBM tier at one moment, and its counts since the start. All zero without one.
 struct HbmMetrics {
-  uint32_t slots = 0, reserved = 0;  // All; those that active sequences may pin.
+  uint32_t slots = 0, reserved = 0;  // All; those that requests and loans may pin.
+  uint32_t lent = 0, lent_max = 0;   // Reserved by loans to local engines; the most that may be.
   uint32_t blocks = 0;               // That can be found.
   uint64_t bytes = 0;                // Of all slots.
   uint64_t loads = 0, loaded_bytes = 0;

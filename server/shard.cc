@@ -6,6 +6,7 @@
 #include "protocol/transport/socket_address.h"
 #include "protocol/transport/socket_transport.h"
 #include "server/connection.h"
+#include "server/slot_lender.h"
 
 namespace reprise::server {
 namespace {
@@ -217,6 +218,12 @@ void Shard::ReleaseWindow(uint32_t shard, uint32_t handle) {
   task->window_handle = handle;
   task->Start();
   shards_[shard]->mailbox_.Post(task);
+}
+
+void Shard::ReturnLoan(uint64_t loan_id) {
+  // An engine that stops has ended its loans.
+  SlotLender* lender = facts_->slot_lender.load(std::memory_order_acquire);
+  if (lender != nullptr && loan_id != 0) lender->Return(loan_id);
 }
 
 // ---- State ------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ namespace reprise::server {
 
 class Connection;
 class Shard;
+class SlotLender;
 
 // A piece of work that an operation gives to the shard that owns the data, and gets back. Embedded
 // in the operation, which leaves it alone in between.
@@ -68,6 +69,9 @@ struct ServerFacts {
   // The daemon's part of a snapshot (budgets, uptime, ledger), shards left empty. Any thread.
   std::function<MetricsSnapshot()> base_snapshot;
   std::function<std::vector<std::pair<std::string, uint64_t>>()> ledger;
+
+  bool lends_slots = false;                       // The configuration allows it.
+  std::atomic<SlotLender*> slot_lender{nullptr};  // While its engine runs; outlives the shards.
 
   uint64_t body_bytes_max = 256_MiB;  // Of message bodies that are being received.
 
@@ -135,6 +139,7 @@ class Shard {
   void CallFromOutside(ShardCall* call);
   void ReleaseSlots(std::span<const uint32_t> slots);  // Wherever they belong.
   void ReleaseWindow(uint32_t shard, uint32_t handle);
+  void ReturnLoan(uint64_t loan_id);  // 0: there is none.
   // A slot of any shard, that an operation holds a pin on.
   Bytes SlotBytes(uint32_t slot) const { return memory_->slot(slot); }
   uint32_t ShardOfSlot(uint32_t slot) const { return slot / slots_per_shard_; }

@@ -87,6 +87,7 @@ Totals Sum(const MetricsSnapshot& snapshot) {
     totals.recovery.records_torn += shard.recovery.records_torn;
     totals.recovery.blocks += shard.recovery.blocks;
     totals.recovery.bytes_read += shard.recovery.bytes_read;
+    totals.requests.blocks_from_hbm += shard.requests.blocks_from_hbm;
     totals.requests.blocks_from_dram += shard.requests.blocks_from_dram;
     totals.requests.blocks_from_ssd += shard.requests.blocks_from_ssd;
     totals.requests.lookup_tokens += shard.requests.lookup_tokens;
@@ -111,6 +112,8 @@ Json TierJson(const MetricsSnapshot& snapshot, const Totals& totals) {
             {"blocks", hbm.blocks},
             {"slots", hbm.slots},
             {"slots_reserved", hbm.reserved},
+            {"slots_lent", hbm.lent},
+            {"slots_lent_max", hbm.lent_max},
             {"loaded_blocks", hbm.loads},
             {"loaded_bytes", hbm.loaded_bytes},
             {"evictions", hbm.evictions},
@@ -157,6 +160,7 @@ Json TrafficJson(const Totals& totals) {
           {"exact_hits", totals.requests.exact_hits},
           {"replayed_hits", totals.requests.replayed_hits},
           {"misses", totals.requests.misses},
+          {"blocks_from_hbm", totals.requests.blocks_from_hbm},
           {"blocks_from_dram", totals.requests.blocks_from_dram},
           {"blocks_from_ssd", totals.requests.blocks_from_ssd},
           {"puts_stored", totals.blocks.puts_stored},

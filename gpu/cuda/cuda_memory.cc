@@ -11,7 +11,7 @@ namespace {
 
 class CudaSlots final : public KvSlots {
  public:
-  explicit CudaSlots(HbmPool pool) : pool_(std::move(pool)) {}
+  CudaSlots(HbmPool pool, int device) : pool_(std::move(pool)), device_(device) {}
 
   uint64_t slot_bytes() const override { return pool_.slot_bytes(); }
   uint32_t slots() const override { return pool_.slots(); }
@@ -35,9 +35,22 @@ class CudaSlots final : public KvSlots {
     }
     return pool_.EndStep({}, slots).status();
   }
+  absl::StatusOr<SlotsExport> Export() const override {
+    RP_ASSIGN(const cudaIpcMemHandle_t handle, pool_.Export());
+    RP_ASSIGN(const DeviceName name, NameOf(device_));
+    return SlotsExport{
+        .kind = SlotsExport::Kind::kCudaIpc,
+        .stride_bytes = pool_.stride(),
+        .devices = {{.uuid = name.uuid,
+                     .pci_bus_id = name.pci_bus_id,
+                     .handle = std::string(handle.reserved, sizeof(handle.reserved))}}};
+  }
 
  private:
+  static_assert(sizeof(cudaIpcMemHandle_t) == SlotsExport::kHandleBytesMax);
+
   HbmPool pool_;
+  int device_;
 };
 
 }  // namespace
@@ -86,7 +99,7 @@ absl::StatusOr<std::unique_ptr<KvSlots>> CudaMemory::MakeSlots(uint64_t slot_byt
                                                                uint32_t slots) {
   RP_TRY(MakeCurrent());
   RP_ASSIGN(HbmPool pool, HbmPool::Create(slot_bytes, slots, compute_));
-  return std::unique_ptr<KvSlots>(std::make_unique<CudaSlots>(std::move(pool)));
+  return std::unique_ptr<KvSlots>(std::make_unique<CudaSlots>(std::move(pool), device_));
 }
 
 }  // namespace reprise::engine::cuda

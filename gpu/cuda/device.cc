@@ -1,5 +1,7 @@
 #include "gpu/cuda/device.h"
 
+#include <cstring>
+
 namespace reprise::engine::cuda {
 
 absl::Status CudaStatus(cudaError_t error, std::string_view what) {
@@ -49,6 +51,29 @@ absl::StatusOr<DeviceFacts> UseDevice(int ordinal) {
   RP_CUDA_TRY(cudaMemGetInfo(&free, &total));
   facts.free_bytes = free;
   return facts;
+}
+
+absl::StatusOr<DeviceName> NameOf(int ordinal) {
+  cudaDeviceProp properties;
+  RP_CUDA_TRY(cudaGetDeviceProperties(&properties, ordinal));
+  std::array<char, 32> bus{};
+  RP_CUDA_TRY(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), ordinal));
+  DeviceName name{.pci_bus_id = bus.data()};
+  static_assert(sizeof(properties.uuid.bytes) == sizeof(name.uuid));
+  std::memcpy(name.uuid.data(), properties.uuid.bytes, sizeof(name.uuid));
+  return name;
+}
+
+absl::StatusOr<int> OrdinalOf(const std::array<std::byte, 16>& uuid) {
+  int count = 0;
+  RP_CUDA_TRY(cudaGetDeviceCount(&count));
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    RP_ASSIGN(const DeviceName name, NameOf(ordinal));
+    if (name.uuid == uuid) return ordinal;
+  }
+  return NotFound("none of the " + std::to_string(count) +
+                  " CUDA devices that this process sees is the one wanted; see "
+                  "CUDA_VISIBLE_DEVICES, and the devices of the container");
 }
 
 absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(uint64_t bytes) {

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -31,6 +32,30 @@ struct DeviceFacts {
 // Makes the device current for this thread. UNAVAILABLE, with the reason, where there is none or it
 // is not of compute capability 9.0.
 absl::StatusOr<DeviceFacts> UseDevice(int ordinal = 0);
+
+// By what other processes know a device, whatever its ordinal is there.
+struct DeviceName {
+  std::array<std::byte, 16> uuid{};
+  std::string pci_bus_id;  // "0000:1B:00.0"
+};
+absl::StatusOr<DeviceName> NameOf(int ordinal);
+// The ordinal of a device here; NOT_FOUND where this process does not see it.
+absl::StatusOr<int> OrdinalOf(const std::array<std::byte, 16>& uuid);
+
+// The calling thread's device may be another while it lives.
+class KeepDevice {
+ public:
+  KeepDevice() { known_ = cudaGetDevice(&device_) == cudaSuccess; }
+  KeepDevice(const KeepDevice&) = delete;
+  KeepDevice& operator=(const KeepDevice&) = delete;
+  ~KeepDevice() {
+    if (known_) cudaSetDevice(device_);
+  }
+
+ private:
+  int device_ = 0;
+  bool known_ = false;
+};
 
 // Bytes in the device's memory, aligned to 256.
 class DeviceMemory {

@@ -9,6 +9,10 @@
 namespace reprise::engine::cuda {
 namespace {
 
+constexpr uint64_t kSlotAlign = 256;
+// What the driver allocates at a time. The pool is whole pieces of it, so that nothing else lies in
+// what is exported.
+constexpr uint64_t kDriverPiece = uint64_t{2} << 20;
 constexpr size_t kFirstPiece = 32, kPieceMax = 256;  // Copies of one call of the driver.
 
 }  // namespace
@@ -56,12 +60,11 @@ absl::Status StreamClock::Wait(uint64_t number) const {
 // ---- HbmPool -----------------------------------------------------------------------------------
 
 absl::StatusOr<HbmPool> HbmPool::Create(uint64_t slot_bytes, uint32_t slots, cudaStream_t compute) {
-  constexpr uint64_t kAlign = 256;
   if (slot_bytes == 0 || slots == 0) return InvalidArgument("an HBM pool needs slots with bytes");
   HbmPool pool;
   pool.slot_bytes_ = slot_bytes;
-  pool.stride_ = AlignUp(slot_bytes, kAlign);
-  RP_ASSIGN(pool.memory_, DeviceMemory::Allocate(pool.stride_ * slots));
+  pool.stride_ = AlignUp(slot_bytes, kSlotAlign);
+  RP_ASSIGN(pool.memory_, DeviceMemory::Allocate(AlignUp(pool.stride_ * slots, kDriverPiece)));
   pool.uses_.resize(slots);
   for (uint32_t slot = slots; slot > 0; --slot) pool.free_.push_back(slot - 1);
   RP_ASSIGN(pool.load_stream_, Stream::Create());

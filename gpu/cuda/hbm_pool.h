@@ -72,7 +72,7 @@ class HbmPool {
                                    std::span<const uint32_t> writes);
   const StreamClock& steps() const { return steps_; }
 
-  // For another process on this machine, to map all slots (cudaIpcOpenMemHandle): slot i lies at
+  // For another process on this machine, to map all slots (opened_pool.h): slot i lies at
   // i * stride().
   absl::StatusOr<cudaIpcMemHandle_t> Export() const;
   uint64_t stride() const { return stride_; }

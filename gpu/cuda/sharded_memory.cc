@@ -15,20 +15,6 @@ absl::Status FirstOf(const std::vector<absl::Status>& all) {
   return absl::OkStatus();
 }
 
-// The calling thread's device is another rank's for a while.
-class KeepDevice {
- public:
-  KeepDevice() { known_ = cudaGetDevice(&device_) == cudaSuccess; }
-  KeepDevice(const KeepDevice&) = delete;
-  ~KeepDevice() {
-    if (known_) cudaSetDevice(device_);
-  }
-
- private:
-  int device_ = 0;
-  bool known_ = false;
-};
-
 }  // namespace
 
 // Slots of every rank. Loads go to all of them; stores come from the first.
@@ -81,6 +67,18 @@ class ShardedSlots final : public KvSlots {
       RP_TRY(of_rank_[rank]->Clear(slots));
     }
     return absl::OkStatus();
+  }
+  absl::StatusOr<SlotsExport> Export() const override {
+    const KeepDevice keep;
+    SlotsExport all;
+    for (size_t rank = 0; rank < of_rank_.size(); ++rank) {
+      RP_TRY(memory_->of_rank_[rank]->MakeCurrent());
+      RP_ASSIGN(SlotsExport own, of_rank_[rank]->Export());
+      all.kind = own.kind;
+      all.stride_bytes = own.stride_bytes;
+      all.devices.push_back(std::move(own.devices.at(0)));
+    }
+    return all;
   }
 
  private:

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "protocol/base/status.h"
 
@@ -14,6 +17,26 @@ struct SlotCopy {
   std::byte* host = nullptr;
   uint32_t offset = 0;  // Within the slot.
   uint32_t bytes = 0;   // 0: the slot.
+};
+
+// What another process on this machine needs to map slots: slot i lies at i * stride_bytes from
+// where a device's handle leads, with the same bytes on every device.
+struct SlotsExport {
+  // Numbers are those of the protocol (control.proto, SlotPoolReply).
+  enum class Kind : uint8_t {
+    kCudaIpc = 1,   // The 64 bytes of a cudaIpcMemHandle_t.
+    kHostTest = 2,  // An engine of tests: "PATH@OFFSET" of a file.
+  };
+  struct Device {
+    std::array<std::byte, 16> uuid{};
+    std::string pci_bus_id;  // "0000:1b:00.0"
+    std::string handle;      // At most kHandleBytesMax bytes, not text.
+  };
+  static constexpr size_t kHandleBytesMax = 64;
+
+  Kind kind = Kind::kCudaIpc;
+  uint64_t stride_bytes = 0;
+  std::vector<Device> devices;
 };
 
 // Slots of equal size in engine memory, and copies between them and host memory that run beside the
@@ -39,6 +62,8 @@ class KvSlots {
   virtual absl::StatusOr<bool> StoreDone(uint64_t number) = 0;
   // Zeroed before the engine's next call or copy. REQUIRES: nothing is queued for them.
   virtual absl::Status Clear(std::span<const uint32_t> slots) = 0;
+  // What is mapped elsewhere ends with these slots; whoever maps it can write to it.
+  virtual absl::StatusOr<SlotsExport> Export() const = 0;
 };
 
 }  // namespace reprise::engine

@@ -28,11 +28,12 @@ enum class Opcode : uint8_t {
   kWindowPut = 8,      // A snapshot in, from staging slots or the data part.
   kWindowAcquire = 9,  // A lease on a snapshot's slots (local clients).
   kWindowGet = 10,     // A snapshot out in the data part.
-  kControl = 11,       // Control: status, explain, evict, verify.
+  kControl = 11,       // Control: status, explain, evict, verify, the HBM pool.
   kFetch = 12,         // Keys in, records written into the client's registered memory (RDMA).
   kWindowFetch = 13,   // A snapshot written there.
+  kSlotAcquire = 14,   // Keys in, a lease on slots of the HBM pool out (local engines).
 };
-inline constexpr uint8_t kOpcodeMax = 13;
+inline constexpr uint8_t kOpcodeMax = 14;
 
 enum FrameFlag : uint16_t {
   kReply = 1u << 0,

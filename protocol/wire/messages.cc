@@ -84,6 +84,17 @@ bool Decode(ConstBytes body, WindowRequest* out) {
   return reader.Done();
 }
 
+bool Decode(ConstBytes body, SlotAcquireView* out) {
+  BodyReader reader(body);
+  out->fixed = reader.Take<SlotAcquireRequest>();
+  if (out->fixed.key_count > kKeysMax || out->fixed.held_only > 1) return false;
+  for (const uint8_t byte : out->fixed.reserved) {
+    if (byte != 0) return false;
+  }
+  out->keys = reader.TakeBytes(uint64_t{out->fixed.key_count} * sizeof(BlockKey));
+  return reader.Done();
+}
+
 bool Decode(ConstBytes body, LookupReplyView* out) {
   BodyReader reader(body);
   out->fixed = reader.Take<LookupReply>();
@@ -119,6 +130,14 @@ bool Decode(ConstBytes body, WindowReplyView* out) {
   out->fixed = reader.Take<WindowReply>();
   if (out->fixed.slot_count > kKeysMax) return false;
   out->slots = reader.TakeBytes(uint64_t{out->fixed.slot_count} * sizeof(SlotRef));
+  return reader.Done();
+}
+
+bool Decode(ConstBytes body, SlotAcquireReplyView* out) {
+  BodyReader reader(body);
+  out->fixed = reader.Take<SlotAcquireReply>();
+  if (out->fixed.slot_count > kKeysMax) return false;
+  out->slots = reader.TakeBytes(uint64_t{out->fixed.slot_count} * sizeof(HbmSlot));
   return reader.Done();
 }
 

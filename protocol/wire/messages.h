@@ -185,6 +185,37 @@ struct WindowReply {
 };
 static_assert(sizeof(WindowReply) == 24);
 
+// Blocks in the daemon's HBM pool (SlotPoolReply in control.proto), for engines on its GPU that
+// come by its Unix socket. Then BlockKey keys[key_count].
+struct SlotAcquireRequest {
+  uint32_t namespace_id = 0;
+  uint32_t key_count = 0;
+  uint8_t held_only = 0;  // 1: those that HBM holds; 0: the others are copied there first.
+  uint8_t reserved[7] = {};
+};
+static_assert(sizeof(SlotAcquireRequest) == 16);
+
+// A block's payload: bytes [slot * stride_bytes, + slot_bytes) of the pool, the same on every
+// device. Whole and quiet while leased. The generation changes before the bytes do.
+struct HbmSlot {
+  uint32_t slot = kNoSlot;
+  uint32_t generation = 0;
+  uint32_t flags = 0;  // kReplayDerived, as in the record's header.
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(HbmSlot) == 16);
+
+// The header's outcome says why the run ended, as in AcquireReply. Then HbmSlot slots[slot_count].
+struct SlotAcquireReply {
+  uint64_t lease_id = 0;    // 0 when nothing was granted.
+  uint32_t slot_count = 0;  // Leading run of the keys that is leased.
+  uint32_t from_ssd = 0;    // How many of them were read from SSD,
+  uint32_t from_dram = 0;   // and how many copied from DRAM, for this request.
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(SlotAcquireReply) == 24);
+static_assert(sizeof(SlotAcquireReply) + uint64_t{kKeysMax} * sizeof(HbmSlot) <= kBodyBytesMax);
+
 // Reads a body front to back. Every Take fails, once and for all, when the body is too short, so a
 // decoder checks Done() once at its end. Never allocates for a count that it has not checked.
 class BodyReader {
@@ -277,6 +308,12 @@ struct WindowPutView {
 [[nodiscard]] bool Decode(ConstBytes body, WindowPutView* out);
 [[nodiscard]] bool Decode(ConstBytes body, WindowRequest* out);
 
+struct SlotAcquireView {
+  SlotAcquireRequest fixed;
+  ConstBytes keys;  // BlockKey[key_count]
+};
+[[nodiscard]] bool Decode(ConstBytes body, SlotAcquireView* out);
+
 // Decoders of replies, for clients: the same contract.
 struct LookupReplyView {
   LookupReply fixed;
@@ -299,5 +336,10 @@ struct WindowReplyView {
   ConstBytes slots;  // SlotRef[slot_count]
 };
 [[nodiscard]] bool Decode(ConstBytes body, WindowReplyView* out);
+struct SlotAcquireReplyView {
+  SlotAcquireReply fixed;
+  ConstBytes slots;  // HbmSlot[slot_count]
+};
+[[nodiscard]] bool Decode(ConstBytes body, SlotAcquireReplyView* out);
 
 }  // namespace reprise::wire

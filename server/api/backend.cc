@@ -61,9 +61,25 @@ absl::StatusOr<std::unique_ptr<Backend>> Backend::Start(const Options& options,
                                 {"action", "blocks are loaded into HBM slowly"}});
     }
   }
+  Scheduler::Options scheduler = options.scheduler;
+  RP_ASSIGN(scheduler.lend, backend->TermsOf(tier.get()));
   backend->scheduler_ = std::make_unique<Scheduler>(model.engine.get(), std::move(tier),
-                                                    daemon.entry, daemon.clock, options.scheduler);
+                                                    daemon.entry, daemon.clock, scheduler);
   return backend;
+}
+
+absl::StatusOr<SlotLeases::Terms> Backend::TermsOf(const HbmTier* tier) const {
+  if (options_.hbm_lease_bytes == 0) return SlotLeases::Terms();
+  if (tier == nullptr) {
+    return InvalidArgument("engine.hbm_lease_bytes = " + FormatBytes(options_.hbm_lease_bytes) +
+                           ": the engine runs on " + std::string(model_.engine->backend()) +
+                           ", which has no HBM to lend; set it to 0B, or engine.device to cuda");
+  }
+  SlotLeases::Terms terms;
+  RP_ASSIGN(terms.slots_max, tier->SlotsToLend(options_.hbm_lease_bytes));
+  RP_ASSIGN(terms.slots, tier->Export());
+  LogInfo("hbm_lent", {{"blocks_max", terms.slots_max}, {"devices", terms.slots.devices.size()}});
+  return terms;
 }
 
 Manifest Backend::ManifestOf(const std::string& tenant) const {

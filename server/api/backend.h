@@ -22,7 +22,8 @@ class Backend {
     std::string model;            // "nano", or a folder.
     std::string device = "auto";  // See EngineOptions.
     uint32_t threads = 0;
-    uint64_t hbm_bytes = 0;  // Of an engine with memory of its own; see HbmTier::For.
+    uint64_t hbm_bytes = 0;        // Of an engine with memory of its own; see HbmTier::For.
+    uint64_t hbm_lease_bytes = 0;  // Of it, to other processes' engines.
     engine::EngineMaker make = engine::MakeEngine;
     uint32_t tokens_max_default = 1024;  // Of an answer when the request does not say.
     Scheduler::Options scheduler;
@@ -54,6 +55,9 @@ class Backend {
   Manifest ManifestOf(const std::string& tenant) const;
 
  private:
+  // What is lent of the tier; null: there is none.
+  absl::StatusOr<SlotLeases::Terms> TermsOf(const HbmTier* tier) const;
+
   Backend(const Options& options, const Daemon& daemon) : options_(options), daemon_(daemon) {}
 
   Options options_;

@@ -141,7 +141,7 @@ void ActiveRequest::Load(uint32_t blocks, const wire::WindowKey* window) {
   }
   std::vector<BlockKey> keys;
   for (uint32_t i = 0; i < blocks; ++i) keys.push_back(KeyOf(chain_[i]));
-  hit_.Load(request_->name_space, std::move(keys), request_->exact,
+  hit_.Load(request_->name_space, std::move(keys), request_->exact, context_.load_limit_ns,
             [this, blocks](const HitBlocks::Loaded& loaded) {
               report_.ssd_blocks = loaded.from_ssd;
               if (hit_.size() < blocks) {

@@ -42,6 +42,21 @@ absl::StatusOr<std::unique_ptr<HbmTier>> HbmTier::For(const engine::Engine& engi
   return std::make_unique<HbmTier>(*std::move(made));
 }
 
+absl::StatusOr<uint32_t> HbmTier::SlotsToLend(uint64_t bytes) const {
+  const uint64_t wanted = bytes / slot_bytes();
+  const auto refuse = [&](const std::string& why) {
+    return InvalidArgument("engine.hbm_lease_bytes = " + std::to_string(bytes) + ": " + why);
+  };
+  if (wanted == 0) {
+    return refuse("holds no block of " + FormatBytes(slot_bytes()) + "; raise it, or set it to 0B");
+  }
+  if (wanted + kSlotsMin > slots()) {
+    return refuse("of " + std::to_string(slots()) + " blocks in HBM, " + std::to_string(kSlotsMin) +
+                  " at least are requests'; lower it, or raise engine.hbm_bytes");
+  }
+  return static_cast<uint32_t>(wanted);
+}
+
 HbmTier::HbmTier(std::unique_ptr<engine::KvSlots> slots)
     : slots_(std::move(slots)), entries_(slots_->slots()) {
   for (uint32_t slot = slots_->slots(); slot > 0; --slot) free_.push_back(slot - 1);
@@ -72,7 +87,9 @@ std::byte* HbmTier::Take() {
     slot = free_.back();
     free_.pop_back();
   }
+  const uint32_t generation = entries_[slot].generation + 1;
   entries_[slot] = {};
+  entries_[slot].generation = generation;
   entries_[slot].pins = 1;
   ++pinned_;
   return slots_->data(slot);

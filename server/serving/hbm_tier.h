@@ -27,7 +27,8 @@ namespace reprise::server {
 // A slot has a key from when its block was taken from the store, or offered to it. The store says
 // what is a hit; the tier spares the copy. Of the cached ones the least recently used leaves first;
 // one that the store did not take is stored out before. What may be pinned at once is reserved
-// before, so Take never fails. The engine's thread.
+// before, so Take never fails. Requests of the engine reserve, and loans to local engines
+// (slot_leases.h), which may have a part of the slots only. The engine's thread.
 class HbmTier {
  public:
   struct Counters {
@@ -49,6 +50,9 @@ class HbmTier {
   // less windows for so many sequences and a twentieth. Errors name engine.hbm_bytes.
   static absl::StatusOr<std::unique_ptr<HbmTier>> For(const engine::Engine& engine, uint64_t bytes,
                                                       uint32_t sequences_max);
+  // Slots that may be lent out of `bytes`, leaving requests some. Errors name
+  // engine.hbm_lease_bytes.
+  absl::StatusOr<uint32_t> SlotsToLend(uint64_t bytes) const;
   ~HbmTier();
   HbmTier(const HbmTier&) = delete;
   HbmTier& operator=(const HbmTier&) = delete;
@@ -56,6 +60,7 @@ class HbmTier {
   void set_store_out(StoreOut store_out) { store_out_ = std::move(store_out); }
   uint64_t slot_bytes() const { return slots_->slot_bytes(); }
   uint32_t slots() const { return slots_->slots(); }  // Any thread.
+  absl::StatusOr<engine::SlotsExport> Export() const { return slots_->Export(); }
   uint32_t reserved() const { return reserved_; }
   uint32_t pinned() const { return pinned_; }
   uint32_t with_key() const { return static_cast<uint32_t>(by_key_.size()); }
@@ -85,6 +90,11 @@ class HbmTier {
   bool replay_derived(const std::byte* data) const {
     return entries_[slots_->SlotOf(data)].replay_derived;
   }
+  uint32_t SlotOf(const std::byte* data) const { return slots_->SlotOf(data); }
+  // Another one, from Take on, for other bytes.
+  uint32_t generation(const std::byte* data) const {
+    return entries_[slots_->SlotOf(data)].generation;
+  }
 
   // ---- Copies, which run beside the engine's steps.
   struct Copy {
@@ -109,6 +119,7 @@ class HbmTier {
   };
   struct Entry {
     uint32_t pins = 0;
+    uint32_t generation = 0;
     bool has_key = false;
     bool replay_derived = false;
     BlockKey key;

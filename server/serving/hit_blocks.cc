@@ -19,7 +19,7 @@ bool ReplayDerived(ConstBytes record) {
 HitBlocks::~HitBlocks() { RP_CHECK(blocks_.empty() && slots_.empty()); }
 
 void HitBlocks::Load(const StorePort::Namespace& name_space, std::vector<BlockKey> keys,
-                     bool exact_only, std::function<void(const Loaded&)> done) {
+                     bool exact_only, Nanos limit_ns, std::function<void(const Loaded&)> done) {
   keys_ = std::move(keys);
   exact_only_ = exact_only;
   done_ = std::move(done);
@@ -36,7 +36,7 @@ void HitBlocks::Load(const StorePort::Namespace& name_space, std::vector<BlockKe
     if (wanted.empty()) return CopyIn();
   }
   context_.store.Acquire(
-      name_space, std::move(wanted), context_.load_limit_ns, [this](StorePort::Acquired acquired) {
+      name_space, std::move(wanted), limit_ns, [this](StorePort::Acquired acquired) {
         loaded_ = {.from_ssd = acquired.from_ssd, .stopped_by = acquired.stopped_by};
         OnAcquired(std::move(acquired.slots));
       });

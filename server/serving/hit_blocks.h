@@ -26,11 +26,11 @@ class HitBlocks {
   HitBlocks(const HitBlocks&) = delete;
   HitBlocks& operator=(const HitBlocks&) = delete;
 
-  // Once: the leading run of `keys` that can be loaded. `exact_only`: of the HBM tier, nothing that
-  // derives from a replay. `done` may be called before Load returns; the object must live until
-  // then.
+  // Once: the leading run of `keys` that can be loaded; those that `limit_ns` allows to be read
+  // from SSD. `exact_only`: of the HBM tier, nothing that derives from a replay. `done` may be
+  // called before Load returns; the object must live until then.
   void Load(const StorePort::Namespace& name_space, std::vector<BlockKey> keys, bool exact_only,
-            std::function<void(const Loaded&)> done);
+            Nanos limit_ns, std::function<void(const Loaded&)> done);
 
   uint32_t size() const { return static_cast<uint32_t>(blocks_.size()); }
   std::byte* data(uint32_t block) const { return blocks_[block].data; }

@@ -117,6 +117,9 @@ Scheduler::Scheduler(engine::Engine* engine, std::unique_ptr<HbmTier> tier, Shar
       runner_(engine, clock, {.prefill_rows_beside = options.prefill_rows_beside}) {
   context_.gate_loads = options.gate_loads;
   context_.durable = options.durable;
+  if (options.lend.slots_max > 0) {
+    leases_ = std::make_unique<SlotLeases>(&context_, &queue_, options.lend);
+  }
   PublishState();
   thread_ = std::thread([this] { Run(); });
 }
@@ -145,10 +148,13 @@ absl::Status Scheduler::Check(const GenerationRequest& request) const {
                            std::to_string(std::min(kChoicesMax, options_.sequences_max)));
   }
   RP_TRY(engine::Validate(request.options.sampling));
-  if (context_.tier != nullptr && ActiveRequest::BuffersFor(request) > context_.tier->slots()) {
+  const uint32_t lent_max = options_.lend.slots_max;  // They may stay for as long as they like.
+  if (context_.tier != nullptr &&
+      ActiveRequest::BuffersFor(request) > context_.tier->slots() - lent_max) {
     return InvalidArgument(
         "the request may need " + std::to_string(ActiveRequest::BuffersFor(request)) +
-        " blocks in HBM and there are " + std::to_string(context_.tier->slots()) +
+        " blocks in HBM and there are " + std::to_string(context_.tier->slots() - lent_max) +
+        (lent_max == 0 ? "" : " beside those that may be lent") +
         "; lower max_tokens or n, or raise engine.hbm_bytes");
   }
   if (ActiveRequest::BuffersFor(request) > context_.buffers.count()) {
@@ -237,11 +243,27 @@ void Scheduler::Run() {
     RemoveEnded();
     PublishState();
   }
+  EndLoans();
   store_.Close();
   while (store_.outstanding() > 0) {  // Sent by others before it was closed.
     if (!queue_.Run()) queue_.Wait(kIdleWait);
   }
   PublishState();
+}
+
+// With the store still open: what a loan has pinned there on its way is given back.
+void Scheduler::EndLoans() {
+  if (leases_ == nullptr) return;
+  leases_->Close();
+  while (!leases_->idle()) {
+    if (!queue_.Run()) WaitForWork();
+    context_.tier->Poll();
+  }
+}
+
+void Scheduler::WaitForWork() {
+  const bool copying = context_.tier != nullptr && context_.tier->copying();
+  queue_.Wait(copying ? kCopyWait : kIdleWait);
 }
 
 void Scheduler::Admit() {
@@ -260,11 +282,7 @@ void Scheduler::Admit() {
 void Scheduler::Step() {
   std::vector<engine::Turn*> turns;
   for (const Entry& entry : active_) entry.request->AppendTurns(&turns);
-  if (turns.empty()) {
-    const bool copying = context_.tier != nullptr && context_.tier->copying();
-    queue_.Wait(copying ? kCopyWait : kIdleWait);
-    return;
-  }
+  if (turns.empty()) return WaitForWork();
   const auto report = runner_.Step(turns);
   if (!report.ok()) {
     LogError("engine_failed", {{"error", report.status()}, {"sequences", turns.size()}});
@@ -338,6 +356,8 @@ void Scheduler::PublishState() {
     const HbmTier::Counters& counters = tier->counters();
     state_.hbm = {.slots = tier->slots(),
                   .reserved = tier->reserved(),
+                  .lent = leases_ == nullptr ? 0 : leases_->lent(),
+                  .lent_max = options_.lend.slots_max,
                   .blocks = tier->with_key(),
                   .bytes = tier->slots() * tier->slot_bytes(),
                   .loads = counters.loads,

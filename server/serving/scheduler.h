@@ -13,6 +13,7 @@
 #include "server/serving/active_request.h"
 #include "server/serving/request.h"
 #include "server/serving/serving_context.h"
+#include "server/serving/slot_leases.h"
 #include "server/serving/store_port.h"
 #include "server/serving/task_queue.h"
 
@@ -31,6 +32,7 @@ class Scheduler {
     bool gate_loads = true;
     bool durable = true;
     double shadow_fraction = 0;  // Of replayed requests that are computed again, exactly.
+    SlotLeases::Terms lend;      // Of the tier's slots, to local engines.
   };
 
   // `entry` is one of the shards; all of them must run until Join returned. `tier`: where an engine
@@ -56,6 +58,8 @@ class Scheduler {
   ServingMetrics state() const;
   const Options& options() const { return options_; }
 
+  // Null when nothing is lent. Lives as long as this; after Join it lends no more.
+  SlotLender* lender() { return leases_.get(); }
   // The store, for others: `done` callbacks run on the engine's thread.
   StorePort& store() { return store_; }
 
@@ -68,6 +72,8 @@ class Scheduler {
   void Admit();
   void Step();
   void RemoveEnded();
+  void WaitForWork();
+  void EndLoans();
   void Count(const ActiveRequest& request);
   void PublishState();
   void RunShadow();
@@ -78,6 +84,7 @@ class Scheduler {
   TaskQueue queue_;
   StorePort store_;
   ServingContext context_;
+  std::unique_ptr<SlotLeases> leases_;  // Null: nothing is lent.
   engine::BatchRunner runner_;
 
   struct Entry {

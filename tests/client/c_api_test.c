@@ -174,6 +174,48 @@ static void CheckFetch(struct Rig* rig) {
   EXPECT(landing == NULL && strlen(rp_last_error(rig->client)) > 0);
 }
 
+static void CheckSlots(struct Rig* rig, int local) {
+  rp_slot_pool pool;
+  rp_slot_device device;
+  rp_slot_lease* lease = NULL;
+  memset(&pool, 0, sizeof(pool));
+  memset(&device, 0, sizeof(device));
+  EXPECT(rp_get_slot_pool(rig->client, &pool) == RP_INVALID);
+  pool.struct_bytes = sizeof(pool);
+  device.struct_bytes = sizeof(device);
+  if (!local) {
+    EXPECT(rp_get_slot_pool(rig->client, &pool) == RP_REFUSED);
+    EXPECT(strstr(rp_last_error(rig->client), "unix:") != NULL);
+    EXPECT(rp_acquire_slots(rig->client, rig->namespace_id, rig->keys, BLOCKS, 0, &lease) ==
+           RP_REFUSED);
+    EXPECT(lease == NULL);
+    return;
+  }
+  EXPECT(rp_get_slot_pool(rig->client, &pool) == RP_OK);
+  EXPECT(pool.handle_kind == RP_SLOT_HANDLE_CUDA_IPC && pool.device_count == 1);
+  EXPECT(pool.slot_bytes == PAYLOAD_BYTES && pool.stride_bytes == PAYLOAD_BYTES + 256);
+  EXPECT(rp_get_slot_device(rig->client, 1, &device) == RP_INVALID);
+  EXPECT(rp_get_slot_device(rig->client, 0, &device) == RP_OK);
+  EXPECT(device.handle_bytes == 64 && device.handle[63] == 'h' && device.uuid[15] == 'u');
+  EXPECT(strcmp(device.pci_bus_id, "0000:1b:00.0") == 0);
+  EXPECT(rp_acquire_slots(rig->client, rig->namespace_id, rig->keys, BLOCKS, 8, &lease) ==
+         RP_INVALID);
+  EXPECT(rp_acquire_slots(rig->client, rig->namespace_id, rig->keys, BLOCKS, 0, &lease) == RP_OK);
+  EXPECT(rp_slot_lease_size(lease) == BLOCKS);
+  EXPECT(rp_slot_lease_stopped_by(lease) == RP_OUTCOME_OK);
+  EXPECT(rp_slot_lease_from_ssd(lease) == 0 && rp_slot_lease_from_dram(lease) == BLOCKS / 2);
+  const rp_slot* slots = rp_slot_lease_slots(lease);
+  EXPECT(slots[0].slot < pool.slots && slots[0].generation == 5 && slots[0].flags == 0);
+  EXPECT(slots[1].flags == RP_SLOT_REPLAY_DERIVED);
+  rp_slot_lease_release(lease);
+  EXPECT(rp_acquire_slots(rig->client, rig->namespace_id, rig->keys, BLOCKS, RP_SLOTS_HBM_ONLY,
+                          &lease) == RP_OK);
+  EXPECT(rp_slot_lease_size(lease) == 1);
+  rp_slot_lease_release(lease);
+  rp_slot_lease_release(NULL);
+  EXPECT(rp_slot_lease_size(NULL) == 0 && rp_slot_lease_slots(NULL) == NULL);
+}
+
 static void CheckWindows(struct Rig* rig) {
   rp_window_key key;
   rp_outcome outcome = 255;
@@ -285,6 +327,7 @@ static void RunAll(int tcp) {
   CheckPut(&rig, !tcp);
   CheckLoad(&rig);
   CheckFetch(&rig);
+  CheckSlots(&rig, !tcp);
   CheckWindows(&rig);
   CheckOpaque(&rig);
   CheckAdministration(&rig);

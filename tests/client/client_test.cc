@@ -197,6 +197,22 @@ TEST_P(ClientTest, Administration) {
   EXPECT_EQ(client_->Evict(id_, std::vector<BlockKey>(50'001)).value(), 0u);
 }
 
+TEST_P(ClientTest, SlotsOfHbmNeedAUnixSocketAndADaemonThatLendsThem) {
+  const auto pool = client_->HbmPool();
+  if (GetParam() == Way::kTcp) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(pool.status()));
+    EXPECT_THAT(Message(pool.status()), testing::HasSubstr("unix:"));
+    EXPECT_FALSE(client_->AcquireSlots(id_, keys_).ok());
+    return;
+  }
+  EXPECT_TRUE(pool.ok()) << pool.status();
+  const FakeServer lends_none({.hbm_slots = 0});
+  const auto client = Client::Connect({.address = lends_none.address()});
+  const absl::Status refused = (*client)->HbmPool().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+  EXPECT_EQ(Message(refused), "the fake lends no slots");
+}
+
 TEST_P(ClientTest, TheDaemonGetsADeadlineInsideOurs) {
   client_->set_deadline(1600 * kMillisecond);
   ASSERT_TRUE(client_->Lookup(id_, keys_).ok());
@@ -230,6 +246,54 @@ TEST_P(LocalClientTest, ReleasesTravelWithTheNextRequest) {
   for (int i = 0; i < 255; ++i) client_->Acquire(id_, std::span(keys_).first(1)).value().Release();
   ASSERT_TRUE(client_->StatusJson().ok());
   EXPECT_EQ(server_.released_leases, 257u);
+}
+
+TEST_P(LocalClientTest, SlotsOfHbmAreLeasedAndReleasedAtOnce) {
+  Put(0, 4);
+  const auto pool = client_->HbmPool();
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  EXPECT_EQ((*pool)->kind, SlotPool::HandleKind::kCudaIpc);
+  EXPECT_EQ((*pool)->slots, 64u);
+  EXPECT_EQ((*pool)->slot_bytes, 27'136u);
+  EXPECT_EQ((*pool)->stride_bytes, 27'392u);
+  EXPECT_EQ((*pool)->leased_slots_max, 32u);
+  ASSERT_EQ((*pool)->devices.size(), 1u);
+  EXPECT_EQ((*pool)->devices[0].uuid[15], std::byte{'u'});
+  EXPECT_EQ((*pool)->devices[0].pci_bus_id, "0000:1b:00.0");
+  EXPECT_EQ((*pool)->devices[0].handle, std::string(64, 'h'));
+  const uint32_t requests = server_.requests;
+  EXPECT_EQ(*client_->HbmPool(), *pool);  // Asked for once.
+  EXPECT_EQ(server_.requests, requests);
+
+  auto lease = client_->AcquireSlots(id_, std::span(keys_).first(6));
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  EXPECT_EQ(lease->size(), 4u);
+  EXPECT_EQ(lease->stopped_by(), Outcome::kNotFound);
+  EXPECT_EQ(lease->from_dram(), 2u);
+  EXPECT_EQ(lease->slot(1).generation, 5u);
+  EXPECT_EQ(lease->slot(1).flags, uint32_t{kReplayDerived});
+  SlotLease moved = *std::move(lease);
+  const uint32_t released = server_.released_leases;
+  moved.Release();
+  EXPECT_EQ(moved.size(), 0u);
+  EXPECT_TRUE(client_->StatusJson().ok());  // One frame behind the release.
+  EXPECT_EQ(server_.released_leases, released + 1);
+  const auto held = client_->AcquireSlots(id_, keys_, SlotsFrom::kHbmOnly);
+  EXPECT_EQ(held->size(), 1u);
+}
+
+TEST_P(LocalClientTest, SlotsThatMakeNoSenseEndTheConnection) {
+  Put(0, 2);
+  Manifest other = manifest_;
+  other.payload_bytes = manifest_.payload_bytes - 256;
+  const auto misfit = client_->OpenNamespace(other);
+  if (misfit.ok()) {
+    EXPECT_THAT(Message(client_->AcquireSlots(*misfit, keys_).status()),
+                testing::HasSubstr("another model"));
+  }
+  server_.faults().slot_outside = true;
+  EXPECT_TRUE(absl::IsDataLoss(client_->AcquireSlots(id_, keys_).status()));
+  EXPECT_TRUE(absl::IsUnavailable(client_->AcquireSlots(id_, keys_).status()));
 }
 
 TEST_P(LocalClientTest, ManyReleasesDoNotWait) {

@@ -128,6 +128,8 @@ bool FakeServer::Handle(const Request& request) {
       return OnLookup(request);
     case wire::Opcode::kAcquire:
       return OnAcquire(request);
+    case wire::Opcode::kSlotAcquire:
+      return OnSlotAcquire(request);
     case wire::Opcode::kGet:
       return OnGet(request);
     case wire::Opcode::kPut:
@@ -242,6 +244,28 @@ bool FakeServer::OnAcquire(const Request& request) {
                                  .from_ssd = slots.empty() ? 0u : 1u};
   std::string body = BodyOf(reply);
   wire::AppendArray<wire::SlotRef>(&body, slots);
+  return Reply(request, slots.size() < view.fixed.key_count ? Outcome::kNotFound : Outcome::kOk,
+               body);
+}
+
+// Its HBM is as its arena: block i of it in slot i, generation 5; every second one in HBM already.
+bool FakeServer::OnSlotAcquire(const Request& request) {
+  wire::SlotAcquireView view;
+  RP_CHECK(wire::Decode(AsBytes(request.body), &view));
+  std::vector<wire::HbmSlot> slots;
+  const std::lock_guard lock(mutex_);
+  wire::SlotAcquireReply reply;
+  for (uint32_t i = 0; i < view.fixed.key_count; ++i) {
+    const auto found = blocks_.find(wire::At<BlockKey>(view.keys, i));
+    if (found == blocks_.end() || (view.fixed.held_only != 0 && i % 2 == 1)) break;
+    slots.push_back({.slot = found->second, .generation = 5, .flags = i == 1 ? 1u : 0u});
+    reply.from_dram += i % 2;
+  }
+  if (faults_.slot_outside && !slots.empty()) slots.back().slot = options_.hbm_slots;
+  reply.slot_count = static_cast<uint32_t>(slots.size());
+  if (!slots.empty()) reply.lease_id = next_lease_++;
+  std::string body = BodyOf(reply);
+  wire::AppendArray<wire::HbmSlot>(&body, slots);
   return Reply(request, slots.size() < view.fixed.key_count ? Outcome::kNotFound : Outcome::kOk,
                body);
 }
@@ -368,7 +392,8 @@ bool FakeServer::OnControl(const Request& request) {
   RP_CHECK(control.ParseFromString(request.body));
   wire::ControlReply reply;
   FillControl(control, &reply);
-  return Reply(request, Outcome::kOk, reply.SerializeAsString());
+  return Reply(request, reply.error().empty() ? Outcome::kOk : Outcome::kUnsupported,
+               reply.SerializeAsString());
 }
 
 void FakeServer::FillControl(const wire::ControlRequest& request, wire::ControlReply* reply) {
@@ -378,6 +403,20 @@ void FakeServer::FillControl(const wire::ControlRequest& request, wire::ControlR
         R"({"version":"0.0-fake","uptime_seconds":12,"tiers":{"dram":{"used_bytes":)" +
         std::to_string(blocks_.size() * options_.record_bytes) +
         R"(,"budget_bytes":1048576,"blocks":)" + std::to_string(blocks_.size()) + "}}}");
+  } else if (request.has_slot_pool() && options_.hbm_slots == 0) {
+    reply->set_error("the fake lends no slots");
+  } else if (request.has_slot_pool()) {
+    wire::SlotPoolReply* pool = reply->mutable_slot_pool();
+    pool->set_handle_kind(wire::SLOT_HANDLE_CUDA_IPC);
+    pool->set_slots(options_.hbm_slots);
+    pool->set_slot_bytes(options_.payload_bytes);
+    pool->set_stride_bytes(options_.payload_bytes + 256);
+    pool->set_record_layout(1);
+    pool->set_leased_slots_max(options_.hbm_slots / 2);
+    wire::SlotPoolDevice* device = pool->add_devices();
+    device->set_uuid(std::string(16, 'u'));
+    device->set_pci_bus_id("0000:1b:00.0");
+    device->set_handle(std::string(64, 'h'));
   } else if (request.has_explain()) {
     wire::ExplainReply* explain = reply->mutable_explain();
     explain->set_tokens(request.explain().token_count());

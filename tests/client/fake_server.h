@@ -34,6 +34,7 @@ struct Faults {
   std::atomic<int> swap_record{-1};    // Get, Acquire: record i is another, valid one.
   std::atomic<bool> stale_generation{false};
   std::atomic<bool> damage_snapshot{false};
+  std::atomic<bool> slot_outside{false};  // SlotAcquire: one that the pool has not.
 };
 
 // A daemon for tests: one thread, one connection after another, everything in memory, no eviction.
@@ -48,6 +49,7 @@ class FakeServer {
     bool tcp = false;
     bool local_memory = true;
     bool arena_too_small = false;  // The file is shorter than the hello says.
+    uint32_t hbm_slots = 64;       // 0: the fake lends none.
   };
 
   FakeServer();
@@ -101,6 +103,7 @@ class FakeServer {
   bool OnOpenNamespace(const Request& request);
   bool OnLookup(const Request& request);
   bool OnAcquire(const Request& request);
+  bool OnSlotAcquire(const Request& request);
   bool OnGet(const Request& request);
   bool OnPut(const Request& request);
   bool OnWindowPut(const Request& request);

@@ -36,6 +36,10 @@ void TryRequests(ConstBytes body) {
     RP_CHECK(view.fixed.snapshot_bytes > 0 && view.fixed.snapshot_bytes <= wire::kDataBytesMax);
     Inside(body, view.staging_slots, body.size() - sizeof(wire::WindowPutRequest));
   }
+  if (wire::SlotAcquireView view; wire::Decode(body, &view)) {
+    RP_CHECK(view.fixed.key_count <= wire::kKeysMax && view.fixed.held_only <= 1);
+    Inside(body, view.keys, uint64_t{view.fixed.key_count} * sizeof(reprise::BlockKey));
+  }
   if (wire::WindowRequest request; wire::Decode(body, &request)) {
     RP_CHECK(body.size() == sizeof(request));
   }
@@ -57,6 +61,9 @@ void TryReplies(ConstBytes body) {
   }
   if (wire::WindowReplyView view; wire::Decode(body, &view)) {
     Inside(body, view.slots, uint64_t{view.fixed.slot_count} * sizeof(wire::SlotRef));
+  }
+  if (wire::SlotAcquireReplyView view; wire::Decode(body, &view)) {
+    Inside(body, view.slots, uint64_t{view.fixed.slot_count} * sizeof(wire::HbmSlot));
   }
 }
 

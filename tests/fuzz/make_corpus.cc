@@ -48,6 +48,15 @@ std::string KeysBody(const std::vector<reprise::BlockKey>& keys) {
   return body;
 }
 
+std::string SlotsBody(const std::vector<reprise::BlockKey>& keys) {
+  std::string body;
+  wire::Append(&body, wire::SlotAcquireRequest{.namespace_id = 1,
+                                               .key_count = static_cast<uint32_t>(keys.size()),
+                                               .held_only = 1});
+  wire::AppendArray(&body, std::span<const reprise::BlockKey>(keys));
+  return body;
+}
+
 std::string LookupBody(const std::vector<reprise::BlockKey>& keys, const wire::WindowKey& window) {
   std::string body;
   wire::Append(&body, wire::LookupRequest{.namespace_id = 1,
@@ -77,6 +86,11 @@ void AddMessages(Writer* writer, const Corpus& corpus) {
   wire::Append(&release, wire::ReleaseRequest{.lease_count = 1});
   wire::Append(&release, uint64_t{7});
   writer->Add("messages", "release.bin", release);
+  writer->Add("messages", "slot_acquire.bin", SlotsBody(keys));
+  std::string slots_reply;
+  wire::Append(&slots_reply, wire::SlotAcquireReply{.lease_id = 7, .slot_count = 1});
+  wire::Append(&slots_reply, wire::HbmSlot{.slot = 3, .generation = 2});
+  writer->Add("messages", "slot_acquire_reply.bin", slots_reply);
   std::string put_reply;
   wire::Append(&put_reply, wire::PutReply{.record_count = 2});
   put_reply += std::string("\x00\x09", 2);
@@ -111,6 +125,7 @@ void AddConnections(Writer* writer, Corpus* corpus) {
               Step(wire::Opcode::kLookup, LookupBody(keys, window), {}) +
                   Step(wire::Opcode::kGet, KeysBody(keys), {}) +
                   Step(wire::Opcode::kWindowGet, Raw(wire::WindowRequest{1, 0, window}), {}));
+  writer->Add("connection", "slots.bin", Step(wire::Opcode::kSlotAcquire, SlotsBody(keys), {}));
   writer->Add("connection", "put.bin",
               Step(wire::Opcode::kPut, Raw(put), corpus->Record({0, 0, 0}, 0)));
   const std::string snapshot(100, 'w');
@@ -127,6 +142,8 @@ void AddConnections(Writer* writer, Corpus* corpus) {
   wire::ControlRequest control;
   control.mutable_status();
   std::string steps = Step(wire::Opcode::kControl, control.SerializeAsString(), {});
+  control.mutable_slot_pool();
+  steps += Step(wire::Opcode::kControl, control.SerializeAsString(), {});
   control.mutable_verify()->set_namespace_id(1);
   control.mutable_verify()->set_all(true);
   steps += Step(wire::Opcode::kControl, control.SerializeAsString(), {});

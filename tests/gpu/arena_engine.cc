@@ -1,6 +1,7 @@
 #include "tests/gpu/arena_engine.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <deque>
@@ -21,11 +22,16 @@ constexpr uint32_t kPollsUntilDone = 3;
 class Arena {
  public:
   explicit Arena(uint64_t bytes) : bytes_(AlignUp(bytes, uint64_t{4096})) {
-    void* memory = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    fd_ = memfd_create("arena_engine", MFD_CLOEXEC);
+    RP_CHECK(fd_ >= 0 && ftruncate(fd_, static_cast<off_t>(bytes_)) == 0);
+    void* memory = mmap(nullptr, bytes_, PROT_NONE, MAP_SHARED, fd_, 0);
     RP_CHECK(memory != MAP_FAILED);
     memory_ = static_cast<std::byte*>(memory);
   }
-  ~Arena() { munmap(memory_, bytes_); }
+  ~Arena() {
+    munmap(memory_, bytes_);
+    close(fd_);
+  }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
@@ -62,6 +68,12 @@ class Arena {
     returned_[AlignUp(bytes, kAlign)].push_back(data);
   }
 
+  // Where other processes of this user find it: what is closed here is not closed to them.
+  std::string FileAt(const std::byte* data) const {
+    return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd_) + "@" +
+           std::to_string(data - memory_);
+  }
+
   // While it lives, the memory can be used.
   class Open {
    public:
@@ -77,6 +89,7 @@ class Arena {
 
  private:
   uint64_t bytes_;
+  int fd_ = -1;
   std::byte* memory_ = nullptr;
   std::mutex open_mutex_;
   std::mutex mutex_;  // Guards what follows.
@@ -160,6 +173,11 @@ class ArenaSlots final : public KvSlots {
     const Arena::Open open(&arena_);
     for (const uint32_t slot : slots) std::memset(data(slot), 0, slot_bytes_);
     return absl::OkStatus();
+  }
+  absl::StatusOr<SlotsExport> Export() const override {
+    return SlotsExport{.kind = SlotsExport::Kind::kHostTest,
+                       .stride_bytes = stride_,
+                       .devices = {{.handle = arena_.FileAt(buffer_.data())}}};
   }
 
  private:

@@ -78,7 +78,11 @@ std::vector<GoldenFrame> GoldenFrames() {
                                    Body(WindowPutRequest{1, 1000, 0x12345678, 1, {}, 77, window}))},
       {"window_request", Frame(request(47), Opcode::kWindowGet, Body(WindowRequest{1, 0, window}))},
       {"window_reply", Frame(answer(48), Opcode::kWindowAcquire,
-                             Body(WindowReply{11, 1000, 0x12345678, 1, 0}, SlotRef{20, 6}))}};
+                             Body(WindowReply{11, 1000, 0x12345678, 1, 0}, SlotRef{20, 6}))},
+      {"slot_acquire_request",
+       Frame(request(49), Opcode::kSlotAcquire, Body(SlotAcquireRequest{1, 2, 1, {}}, a, b))},
+      {"slot_acquire_reply", Frame(answer(49, Outcome::kBusy), Opcode::kSlotAcquire,
+                                   Body(SlotAcquireReply{12, 1, 0, 1, 0}, HbmSlot{21, 7, 1, 0}))}};
 }
 
 TEST(FrameTest, Golden) {
@@ -147,7 +151,7 @@ TEST(FrameTest, WellSealedLies) {
       {"magic", [](FrameHeader* h) { h->magic = 0; }, Outcome::kInvalid},
       {"version", [](FrameHeader* h) { h->version = 2; }, Outcome::kUnsupported},
       {"opcode 0", [](FrameHeader* h) { h->opcode = 0; }, Outcome::kInvalid},
-      {"opcode 14", [](FrameHeader* h) { h->opcode = kOpcodeMax + 1; }, Outcome::kInvalid},
+      {"opcode 15", [](FrameHeader* h) { h->opcode = kOpcodeMax + 1; }, Outcome::kInvalid},
       {"outcome", [](FrameHeader* h) { h->outcome = kOutcomeCount; }, Outcome::kInvalid},
       {"most data", [](FrameHeader* h) { h->data_bytes = kDataBytesMax; }, Outcome::kOk},
       {"more data", [](FrameHeader* h) { h->data_bytes = kDataBytesMax + 1; }, Outcome::kInvalid},
@@ -209,7 +213,10 @@ std::vector<DecoderCase> Cases() {
       {"acquire reply", &Decodes<AcquireReplyView>, Body(AcquireReply{1, 1, 0}, SlotRef{1, 2})},
       {"get reply", &Decodes<GetReply>, Body(GetReply{0, 1, 0, 0})},
       {"put reply", &Decodes<PutReplyView>, Body(PutReply{1, 0}, Outcome::kExists)},
-      {"window reply", &Decodes<WindowReplyView>, Body(WindowReply{1, 9, 0, 1, 0}, SlotRef{1, 2})}};
+      {"window reply", &Decodes<WindowReplyView>, Body(WindowReply{1, 9, 0, 1, 0}, SlotRef{1, 2})},
+      {"slot acquire", &Decodes<SlotAcquireView>, Body(SlotAcquireRequest{1, 2, 1, {}}, key, key)},
+      {"slot acquire reply", &Decodes<SlotAcquireReplyView>,
+       Body(SlotAcquireReply{1, 1, 0, 0, 0}, HbmSlot{1, 2, 1, 0})}};
 }
 
 TEST(MessagesTest, ExactBodiesOnly) {
@@ -224,10 +231,17 @@ TEST(MessagesTest, ExactBodiesOnly) {
 
 // Where each message keeps a count, and lies about it.
 TEST(MessagesTest, LyingCounts) {
-  const std::pair<const char*, size_t> counts[] = {
-      {"lookup", 4},    {"lookup", 8},        {"keys", 4},
-      {"release", 0},   {"put staged", 4},    {"lookup reply", 8},
-      {"put reply", 0}, {"acquire reply", 8}, {"window reply", 16}};
+  const std::pair<const char*, size_t> counts[] = {{"lookup", 4},
+                                                   {"lookup", 8},
+                                                   {"keys", 4},
+                                                   {"release", 0},
+                                                   {"put staged", 4},
+                                                   {"lookup reply", 8},
+                                                   {"put reply", 0},
+                                                   {"acquire reply", 8},
+                                                   {"window reply", 16},
+                                                   {"slot acquire", 4},
+                                                   {"slot acquire reply", 8}};
   for (const auto& [name, offset] : counts) {
     for (const DecoderCase& c : Cases()) {
       if (std::string_view(c.name) != name) continue;
@@ -266,6 +280,9 @@ TEST(MessagesTest, LimitsHoldEvenWhenTheBytesAreThere) {
 TEST(MessagesTest, ValuesOutOfRange) {
   EXPECT_FALSE(Decodes<PutView>(Body(PutRequest{.durability = static_cast<Durability>(2)})));
   EXPECT_FALSE(Decodes<PutView>(Body(PutRequest{.inline_data = 2})));
+  EXPECT_FALSE(Decodes<SlotAcquireView>(Body(SlotAcquireRequest{.held_only = 2})));
+  EXPECT_FALSE(
+      Decodes<SlotAcquireView>(Body(SlotAcquireRequest{.reserved = {0, 0, 0, 0, 0, 0, 1}})));
   EXPECT_FALSE(Decodes<PutReplyView>(Body(PutReply{1, 0}, static_cast<Outcome>(kOutcomeCount))));
   const auto window_put = [](uint32_t bytes) {
     return Body(WindowPutRequest{.snapshot_bytes = bytes, .inline_data = 1});

@@ -242,6 +242,25 @@ INSTANTIATE_TEST_SUITE_P(
                   "listen.unix = ", "shorter path"}),
     [](const auto& test) { return test.param.name; });
 
+INSTANTIATE_TEST_SUITE_P(
+    ErrorsOfLeases, ConfigValidate,
+    ::testing::Values(BadConfig{"on_cpu",
+                                [](Config& c, M&) {
+                                  c.engine.model = "nano";
+                                  c.engine.device = "cpu";
+                                  c.engine.hbm_lease_bytes = 1_GiB;
+                                },
+                                "engine.hbm_lease_bytes = 1.00 GiB: ", "engine.device to cuda"},
+                      BadConfig{"of_all",
+                                [](Config& c, M&) {
+                                  c.engine.model = "nano";
+                                  c.engine.device = "cuda";
+                                  c.engine.hbm_bytes = c.engine.hbm_lease_bytes = 1_GiB;
+                                },
+                                "engine.hbm_lease_bytes = 1.00 GiB: ", "lower it, or raise that"},
+                      BadConfig{"of_none", [](Config& c, M&) { c.engine.hbm_lease_bytes = 1_GiB; },
+                                "engine.hbm_lease_bytes = 1.00 GiB: ", "set engine.model"}));
+
 TEST(ConfigValidate, EdgesAreAccepted) {
   struct Case {
     const char* name;

@@ -42,6 +42,11 @@ class TestSlots final : public engine::KvSlots {
     for (const uint32_t slot : slots) std::memset(data(slot), 0, kSlotBytes);
     return absl::OkStatus();
   }
+  absl::StatusOr<engine::SlotsExport> Export() const override {
+    return engine::SlotsExport{.kind = engine::SlotsExport::Kind::kHostTest,
+                               .stride_bytes = kSlotBytes,
+                               .devices = {{.handle = "memory"}}};
+  }
 
   uint64_t loads = 0, stores = 0, loads_done = 0, stores_done = 0;
   bool fails = false;
@@ -209,6 +214,32 @@ TEST_F(HbmTierTest, WhoeverSharesALoadWaitsForIt) {
   EXPECT_EQ(tier_->counters().loads, 2u);
   tier_->Unpin(first);
   tier_->Unpin(second);
+}
+
+// Whoever was told of a slot can tell whether it has other bytes since.
+TEST_F(HbmTierTest, GenerationsChangeWithTheBytes) {
+  Cache(1);
+  std::byte* data = tier_->Pin(Key(1), false);
+  const uint32_t slot = tier_->SlotOf(data), generation = tier_->generation(data);
+  tier_->Unpin(data);
+  for (uint64_t number = 2; number <= kSlots; ++number) Cache(number);
+  EXPECT_EQ(tier_->Pin(Key(1), false), data);
+  EXPECT_EQ(tier_->generation(data), generation);
+  tier_->Unpin(data);
+  for (uint64_t number = 5; number < 5 + kSlots; ++number) Cache(number);
+  EXPECT_FALSE(tier_->Has(Key(1)));
+  EXPECT_EQ(tier_->SlotOf(data), slot);
+  EXPECT_NE(tier_->generation(data), generation);
+}
+
+TEST(HbmTierLendTest, SomeSlotsAreAlwaysLeftToRequests) {
+  const HbmTier tier(std::make_unique<TestSlots>(10));
+  EXPECT_EQ(*tier.SlotsToLend(6 * kSlotBytes + 5), 6u);
+  EXPECT_THAT(std::string(tier.SlotsToLend(7 * kSlotBytes).status().message()),
+              testing::HasSubstr("at least are requests'"));
+  EXPECT_THAT(std::string(tier.SlotsToLend(kSlotBytes - 1).status().message()),
+              testing::HasSubstr("holds no block"));
+  EXPECT_EQ(tier.Export()->stride_bytes, kSlotBytes);
 }
 
 }  // namespace
