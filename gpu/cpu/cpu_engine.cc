@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gpu/cpu/draft.h"
+#include "gpu/engine/sampler.h"
 
 namespace reprise::engine {
 namespace cpu {
@@ -162,7 +163,7 @@ void CpuEngine::EnterDecoder() {
   step_.DropRows(geometry_, drops);
 }
 
-void CpuEngine::Logits(std::span<float> logits) {
+void CpuEngine::Logits(std::span<LogitRow> wanted) {
   const ModelConfig& c = geometry_.config;
   const size_t hidden = c.hidden_size;
   std::vector<size_t> rows;
@@ -170,7 +171,7 @@ void CpuEngine::Logits(std::span<float> logits) {
     const uint32_t skip = part.segment->logits_from - part.first;
     for (uint32_t row = skip; row < part.rows; ++row) rows.push_back(part.row + row);
   }
-  Floats final_rows(rows.size() * hidden);
+  Floats final_rows(rows.size() * hidden), logits(rows.size() * c.vocab_size);
   const auto count = static_cast<uint32_t>(rows.size());
   machine_.ForRows(count, 16, [&](uint32_t first, uint32_t end, uint32_t) {
     for (size_t i = first; i < end; ++i) {
@@ -188,10 +189,16 @@ void CpuEngine::Logits(std::span<float> logits) {
                      .y_stride = c.vocab_size,
                      .rows = count,
                      .round_bf16 = false});
+  machine_.pool.Run(count, [&](uint32_t i, uint32_t) {
+    LogitRow& row = wanted[i];
+    const std::span<const float> own(&logits[size_t{i} * c.vocab_size], c.vocab_size);
+    if (row.logits != nullptr) std::copy(own.begin(), own.end(), row.logits);
+    if (row.choose) row.token = ChooseToken(row.draw, own);
+  });
 }
 
-absl::Status CpuEngine::Forward(std::span<const Segment> batch, std::span<float> logits) {
-  RP_ASSIGN(const uint32_t logit_rows, CheckForward(*this, batch, logits));
+absl::Status CpuEngine::ForwardRows(std::span<const Segment> batch, std::span<LogitRow> rows) {
+  RP_TRY(CheckForward(*this, batch, rows));
   Begin(batch);
   if (step_.rows == 0) return absl::OkStatus();
   for (const Step::Part& part : step_.parts) {
@@ -209,7 +216,7 @@ absl::Status CpuEngine::Forward(std::span<const Segment> batch, std::span<float>
     Layer(layer, false);
   }
   if (weights_.draft.has_value()) WriteDraftContext(machine_, step_);
-  if (logit_rows > 0) Logits(logits);
+  if (!rows.empty()) Logits(rows);
   return absl::OkStatus();
 }
 

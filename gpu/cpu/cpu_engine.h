@@ -22,7 +22,7 @@ class CpuEngine final : public Engine {
   const LiveWindowLayout& window_layout() const override { return windows_; }
   std::string_view backend() const override { return backend_; }
   uint32_t rows_max() const override { return rows_max_; }
-  absl::Status Forward(std::span<const Segment> batch, std::span<float> logits) override;
+  absl::Status ForwardRows(std::span<const Segment> batch, std::span<LogitRow> rows) override;
   absl::Status Draft(std::span<const DraftRequest> requests,
                      std::span<DraftResult> results) override;
   EngineCounters counters() const override { return counters_; }
@@ -45,7 +45,7 @@ class CpuEngine final : public Engine {
   void TakeTap();
   void WriteDecoderSource();
   void EnterDecoder();
-  void Logits(std::span<float> logits);
+  void Logits(std::span<LogitRow> rows);
 
   ModelGeometry geometry_;
   ModelWeights weights_;

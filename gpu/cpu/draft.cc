@@ -148,7 +148,8 @@ class MarkovHead {
         const float* base = &logits_[(r * config_.draft_block + k) * vocab];
         for (size_t i = 0; i < vocab; ++i) corrected[i] += base[i];
         const std::span<const float> row(corrected, vocab);
-        previous[r] = requests[r].choose ? requests[r].choose(k, row) : LikeliestToken(row);
+        const auto& draws = requests[r].draws;
+        previous[r] = ChooseToken(draws.empty() ? TokenDraw{} : draws[k], row);
         results[r].tokens.push_back(previous[r]);
         results[r].confidences.push_back(
             static_cast<float>(1.0 / (1.0 + std::exp(-double{confidence[r]}))));

@@ -1,9 +1,8 @@
 // DSpark: the draft stages' windows, and drafts from them (model-facts section 10).
 #include <cmath>
-#include <utility>
 
 #include "gpu/cuda/cuda_engine.h"
-#include "gpu/engine/sampler.h"
+#include "gpu/cuda/sampling.h"
 #include "protocol/base/bytes.h"
 
 namespace reprise::engine::cuda {
@@ -36,47 +35,81 @@ absl::Status CudaEngine::WriteDraftContext(const HalfStep& half) {
   return absl::OkStatus();
 }
 
+// ---- Drafting ----------------------------------------------------------------------------------
+
 absl::Status CudaEngine::Draft(std::span<const DraftRequest> requests,
                                std::span<DraftResult> results) {
   RP_TRY(CheckDraftRequests(*this, requests, results));
   if (requests.empty()) return absl::OkStatus();
-  std::vector<float> base(requests.size() * config_.draft_block * config_.vocab_size);
-  RP_TRY(DraftLogits(requests, base));
-  return ChooseDrafts(requests, base, results);
+  cudaGraphExec_t graph = nullptr;
+  RP_TRY(PrepareDrafts(requests, &graph));
+  ++counters_.draft_steps;
+  RP_TRY(graph == nullptr ? RunDrafts() : graphs_.Launch(graph, stream_.get()));
+  return TakeDrafts(results);
 }
 
-absl::Status CudaEngine::PrepareDrafts(std::span<const DraftRequest> requests) {
+absl::Status CudaEngine::DraftLogits(std::span<const DraftRequest> requests,
+                                     std::span<float> base) {
+  cudaGraphExec_t graph = nullptr;
+  RP_TRY(Meet(PrepareDrafts(requests, &graph)));
+  ++counters_.draft_steps;
+  RP_TRY(graph == nullptr ? RunDrafts() : graphs_.Launch(graph, stream_.get()));
+  RP_TRY(CopyLogits(0, step_.encoder.view.rows, base.data()));
+  return stream_.Wait();
+}
+
+absl::Status CudaEngine::ChooseDrafts(std::span<const float> base, std::span<DraftResult> results) {
+  RP_CUDA_TRY(cudaMemcpyAsync(work_.draft_base.data(), base.data(), base.size_bytes(),
+                              cudaMemcpyHostToDevice, stream_.get()));
+  RP_TRY(QueueDraftChoices(work_.draft_base));
+  return TakeDrafts(results);
+}
+
+absl::Status CudaEngine::PrepareDrafts(std::span<const DraftRequest> requests,
+                                       cudaGraphExec_t* graph) {
   if (requests.size() * config_.draft_block > rows_max_) {
     return InvalidArgument("so many drafts need " +
                            std::to_string(requests.size() * config_.draft_block) +
                            " rows; at most " + std::to_string(rows_max_) + " fit");
   }
   const ModelConfig& c = config_;
-  // Rows of ids of their own: the sampled token, then noise.
-  std::vector<std::vector<TokenId>> tokens;
+  // The sampled token of each, then noise.
+  std::vector<TokenId> ids(requests.size() * c.draft_block, c.draft_noise_token);
   std::vector<Segment> segments(requests.size());
   std::vector<StepUpload::Rows> rows;
   for (size_t r = 0; r < requests.size(); ++r) {
     const uint32_t first = requests[r].length, end = first + c.draft_block;
-    tokens.emplace_back(end, c.draft_noise_token);
-    tokens.back()[first] = requests[r].token;
+    ids[r * c.draft_block] = requests[r].token;
     segments[r].memory = requests[r].memory;
-    segments[r].tokens = tokens.back();
     rows.push_back({.segment = &segments[r],
                     .first = first,
                     .end = end,
                     .windows_from = requests[r].decoder_from,
-                    .write_from = end});
+                    .write_from = end,
+                    .ids = std::span(ids).subspan(r * c.draft_block, c.draft_block)});
   }
   const float* frequencies[2] = {Floats(work_.frequencies[0]), Floats(work_.frequencies[1])};
-  RP_TRY(step_.Begin(rows, {}, 0, c.rope_dim / 2, frequencies, stream_.get()));
-  return step_.Copy(stream_.get());
+  const auto count = static_cast<uint32_t>(requests.size());
+  RP_TRY(step_.Begin(rows, {}, {.draws = count * c.draft_block, .first_tokens = count},
+                     c.rope_dim / 2, frequencies, stream_.get()));
+  for (uint32_t r = 0; r < count; ++r) {
+    step_.first_tokens_host[r] = static_cast<uint32_t>(requests[r].token);
+    for (uint32_t k = 0; k < c.draft_block; ++k) {
+      step_.draws_host[k * count + r] =
+          requests[r].draws.empty() ? TokenDraw() : requests[r].draws[k];
+    }
+  }
+  RP_TRY(step_.Copy(stream_.get()));
+  return FindGraph(
+      StepKind::kDrafts, [this] { return RunDrafts(); }, graph);
 }
 
-absl::Status CudaEngine::DraftLogits(std::span<const DraftRequest> requests,
-                                     std::span<float> base) {
-  RP_TRY(Meet(PrepareDrafts(requests)));
-  ++counters_.draft_steps;
+absl::Status CudaEngine::RunDrafts() {
+  RP_TRY(RunDraftStages());
+  return place_.shard.alone() ? QueueDraftChoices(work_.logits) : absl::OkStatus();
+}
+
+absl::Status CudaEngine::RunDraftStages() {
   const ModelConfig& c = config_;
   RP_TRY(Embed());
   const HalfStep& half = step_.encoder;
@@ -93,67 +126,73 @@ absl::Status CudaEngine::DraftLogits(std::span<const DraftRequest> requests,
   RP_CUDA_TRY(LaunchCollapse(shape_, half.view.rows, Bits(work_.stream[now_]),
                              Floats(work_.pre[pre_]), Floats(weights_.draft->norm), Bits(work_.y),
                              Bits(work_.x), stream_.get()));
-  RP_TRY(Linear(weights_.head, work_.x, work_.logits, half.view.rows, LinearOutput::kFloat));
-  RP_TRY(CopyLogits(half.view.rows, base.data()));
-  return stream_.Wait();
+  return Linear(weights_.head, work_.x, work_.logits, half.view.rows, LinearOutput::kFloat);
 }
 
-// The sequential part: each draft corrects the logits of the next by a low-rank bigram.
-absl::Status CudaEngine::ChooseDrafts(std::span<const DraftRequest> requests,
-                                      std::span<const float> base, std::span<DraftResult> results) {
-  for (DraftResult& result : results) result = {};
+// The sequential part: each draft corrects the logits of the next by a low-rank bigram. Tokens lie
+// [drafts][requests], and those of a draft say which embeddings the next one's product reads.
+absl::Status CudaEngine::QueueDraftChoices(const DeviceMemory& base) {
   const ModelConfig& c = config_;
   const DraftDevice& weights = *weights_.draft;
-  const auto count = static_cast<uint32_t>(requests.size());
-  const size_t vocab = c.vocab_size, hidden = c.hidden_size, rank = c.draft_markov_rank;
-  const size_t width = AlignUp(hidden + rank, 64), embed_width = AlignUp(rank, 64);
-  std::vector<float> corrections(count * vocab), confidence(count);
-  std::vector<TokenId> previous;
-  for (const DraftRequest& request : requests) previous.push_back(request.token);
-  Bf16Bits* inputs = Bits(work_.markov);
-  Bf16Bits* embeds = inputs + count * width;
+  const uint32_t count = step_.encoder.view.parts;
+  const uint32_t* previous = step_.first_tokens;
   for (uint32_t k = 0; k < c.draft_block; ++k) {
-    for (size_t r = 0; r < count; ++r) {
-      const Bf16Bits* y = Bits(work_.y) + (r * c.draft_block + k) * hidden;
-      const Bf16Bits* embed = Bits(weights.markov_embed) + static_cast<size_t>(previous[r]) * rank;
-      const std::pair<Bf16Bits*, std::pair<const Bf16Bits*, size_t>> copies[] = {
-          {inputs + r * width, {y, hidden}},
-          {inputs + r * width + hidden, {embed, rank}},
-          {embeds + r * embed_width, {embed, rank}}};
-      for (const auto& [to, from] : copies) {
-        RP_CUDA_TRY(cudaMemcpyAsync(to, from.first, from.second * 2, cudaMemcpyDeviceToDevice,
-                                    stream_.get()));
-      }
-    }
+    uint32_t* const tokens = work_.chosen.as<uint32_t>() + k * count;
     RP_CUDA_TRY(LaunchLinear({.matrix = weights.markov_head.view,
                               .output = LinearOutput::kFloat,
-                              .x = embeds,
-                              .x_stride = embed_width,
-                              .y = work_.logits.data(),
-                              .y_stride = vocab,
-                              .rows = count},
+                              .x = weights.markov_embed.data(),
+                              .x_stride = c.draft_markov_rank,
+                              .y = work_.corrections.data(),
+                              .y_stride = c.vocab_size,
+                              .rows = count,
+                              .gather = previous},
                              stream_.get()));
-    RP_CUDA_TRY(LaunchLinear({.matrix = weights.confidence.view,
-                              .output = LinearOutput::kFloat,
-                              .x = inputs,
-                              .x_stride = width,
-                              .y = work_.partials.data(),
-                              .y_stride = 1,
-                              .rows = count},
+    RP_CUDA_TRY(LaunchChoose({.logits = Floats(base) + uint64_t{k} * c.vocab_size,
+                              .stride = uint64_t{c.draft_block} * c.vocab_size,
+                              .corrections = Floats(work_.corrections),
+                              .rows = count,
+                              .vocab = c.vocab_size,
+                              .draws = step_.draws + k * count,
+                              .tokens = tokens},
                              stream_.get()));
-    RP_CUDA_TRY(cudaMemcpyAsync(corrections.data(), work_.logits.data(), corrections.size() * 4,
-                                cudaMemcpyDeviceToHost, stream_.get()));
-    RP_CUDA_TRY(cudaMemcpyAsync(confidence.data(), work_.partials.data(), count * 4,
-                                cudaMemcpyDeviceToHost, stream_.get()));
-    RP_TRY(stream_.Wait());
-    for (size_t r = 0; r < count; ++r) {
-      const std::span<float> row(&corrections[r * vocab], vocab);
-      const float* logits = &base[(r * c.draft_block + k) * vocab];
-      for (size_t i = 0; i < vocab; ++i) row[i] += logits[i];
-      previous[r] = requests[r].choose ? requests[r].choose(k, row) : LikeliestToken(row);
-      results[r].tokens.push_back(previous[r]);
+    previous = tokens;
+  }
+  const auto width = static_cast<uint32_t>(AlignUp(c.hidden_size + c.draft_markov_rank, 64));
+  RP_CUDA_TRY(LaunchDraftInputs({.y = Bits(work_.y),
+                                 .requests = count,
+                                 .drafts = c.draft_block,
+                                 .hidden = c.hidden_size,
+                                 .embed = Bits(weights.markov_embed),
+                                 .first = step_.first_tokens,
+                                 .tokens = work_.chosen.as<uint32_t>(),
+                                 .rank = c.draft_markov_rank,
+                                 .inputs = Bits(work_.draft_inputs),
+                                 .width = width},
+                                stream_.get()));
+  return CudaStatus(LaunchLinear({.matrix = weights.confidence.view,
+                                  .output = LinearOutput::kFloat,
+                                  .x = work_.draft_inputs.data(),
+                                  .x_stride = width,
+                                  .y = Confidences(),
+                                  .y_stride = 1,
+                                  .rows = count * c.draft_block},
+                                 stream_.get()),
+                    "confidences");
+}
+
+absl::Status CudaEngine::TakeDrafts(std::span<DraftResult> results) {
+  RP_CUDA_TRY(cudaMemcpyAsync(chosen_.data(), work_.chosen.data(), chosen_.bytes(),
+                              cudaMemcpyDeviceToHost, stream_.get()));
+  RP_TRY(stream_.Wait());
+  const auto* tokens = chosen_.as<TokenId>();
+  const float* confidences = chosen_.as<float>() + (Confidences() - Floats(work_.chosen));
+  for (size_t r = 0; r < results.size(); ++r) {
+    results[r] = {};
+    for (uint32_t k = 0; k < config_.draft_block; ++k) {
+      const size_t at = k * results.size() + r;
+      results[r].tokens.push_back(tokens[at]);
       results[r].confidences.push_back(
-          static_cast<float>(1.0 / (1.0 + std::exp(-double{confidence[r]}))));
+          static_cast<float>(1.0 / (1.0 + std::exp(-double{confidences[at]}))));
     }
   }
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "gpu/cuda/sampling.h"
 #include "gpu/formats/number_formats.h"
 #include "protocol/base/bytes.h"
 
@@ -31,6 +32,8 @@ absl::Status CheckSupported(const ModelGeometry& geometry) {
                               c.heads / c.o_groups * c.head_dim}) {
     if (size % 64 != 0) return refuse("its dimensions", "multiples of 64");
   }
+  if (c.draft_markov_rank % 8 != 0) return refuse("dspark_markov_rank", "a multiple of 8");
+  if (c.vocab_size > kChooseVocabMax) return refuse("vocab_size", "262144 at most");
   if (c.index_head_dim % 32 != 0) return refuse("index_head_dim", "a multiple of 32");
   for (const uint32_t source : c.kv_source_layers) {
     if (source > geometry.encoder_layers) {
@@ -41,6 +44,10 @@ absl::Status CheckSupported(const ModelGeometry& geometry) {
 }
 
 constexpr uint32_t kGraphRowsMax = 256;  // Of a step that is queued as a graph.
+
+bool Chooses(std::span<const LogitRow> rows) {
+  return std::any_of(rows.begin(), rows.end(), [](const LogitRow& row) { return row.choose; });
+}
 
 // Also makes the device current.
 absl::Status Check(const ModelGeometry& geometry, const CudaEngineOptions& options) {
@@ -109,9 +116,8 @@ absl::Status CudaEngine::Allocate() {
   }
   const uint64_t taps = c.draft_target_layers.size();
   const uint64_t parts = place_.shard.alone() ? 0 : place_.shard.ranks;
-  // Corrections of drafts are of all tokens, for one row of a request's.
-  const uint64_t drafts = c.draft_stages == 0 ? 0 : rows / c.draft_block;
-  const uint64_t logits = std::max(rows * weights_.head_tokens.count, drafts * c.vocab_size);
+  const uint64_t drafted = c.draft_stages == 0 ? 0 : rows / c.draft_block;  // Sequences.
+  const uint64_t chosen_bytes = 2 * AlignUp(rows, 64) * 4;
   const struct {
     DeviceMemory* memory;
     uint64_t bytes;
@@ -162,14 +168,15 @@ absl::Status CudaEngine::Allocate() {
       {&work_.engram, rows * engram_inputs * 2},
       {&work_.engram_kv, engram_inputs == 0 ? 0 : rows * 5 * c.hidden_size * 2},
       {&work_.taps, rows * taps * c.hidden_size * 2},
-      {&work_.logits, logits * 4},
+      {&work_.logits, rows * weights_.head_tokens.count * 4},
+      {&work_.corrections, drafted * c.vocab_size * 4},
+      {&work_.draft_inputs,
+       drafted * c.draft_block * AlignUp(c.hidden_size + c.draft_markov_rank, 64) * 2},
+      {&work_.draft_base, parts == 0 ? 0 : drafted * c.draft_block * c.vocab_size * 4},
+      {&work_.chosen, chosen_bytes},
       {&work_.part, parts == 0 ? 0 : (rows + parts) * c.hidden_size * 4},
       {&work_.gathered,
        parts * std::max((rows + parts) * c.hidden_size * 4, rows * engram_inputs * 2)},
-      {&work_.markov,
-       rows *
-           (AlignUp(c.hidden_size + c.draft_markov_rank, 64) + AlignUp(c.draft_markov_rank, 64)) *
-           2},
   };
   for (const auto& one : wanted) {
     RP_ASSIGN(*one.memory, DeviceMemory::Allocate(one.bytes));
@@ -177,6 +184,7 @@ absl::Status CudaEngine::Allocate() {
     // Rows beyond a matrix's inputs meet weights of 0, and must not be NaN.
     RP_CUDA_TRY(cudaMemset(one.memory->data(), 0, one.bytes));
   }
+  RP_ASSIGN(chosen_, PinnedMemory::Allocate(chosen_bytes));
   for (int kind = 0; kind < 2; ++kind) {
     const std::vector<float>& values = rope_.frequencies(kind == 1);
     RP_ASSIGN(work_.frequencies[kind], DeviceMemory::Allocate(values.size() * 4));
@@ -188,7 +196,7 @@ absl::Status CudaEngine::Allocate() {
 
 // ---- A call ------------------------------------------------------------------------------------
 
-absl::Status CudaEngine::Begin(std::span<const Segment> batch) {
+absl::Status CudaEngine::Begin(std::span<const Segment> batch, uint32_t draws) {
   std::vector<StepUpload::Rows> encoder, decoder;
   uint32_t rows = 0;
   for (const Segment& segment : batch) {
@@ -215,10 +223,10 @@ absl::Status CudaEngine::Begin(std::span<const Segment> batch) {
     engram_words += rows * layer.engram->hash.rows_per_token();
   }
   const float* frequencies[2] = {Floats(work_.frequencies[0]), Floats(work_.frequencies[1])};
-  RP_TRY(step_.Begin(encoder, decoder, engram_words, config_.rope_dim / 2, frequencies,
-                     stream_.get()));
+  RP_TRY(step_.Begin(encoder, decoder, {.engram_words = engram_words, .draws = draws},
+                     config_.rope_dim / 2, frequencies, stream_.get()));
   FillEngram(batch);
-  return step_.Copy(stream_.get());
+  return absl::OkStatus();
 }
 
 absl::Status CudaEngine::Embed() {
@@ -269,34 +277,66 @@ void CudaEngine::Count() {
   counters_.decoder_rows += step_.decoder.view.rows;
 }
 
-absl::Status CudaEngine::Forward(std::span<const Segment> batch, std::span<float> logits) {
-  RP_TRY(CheckForward(*this, batch, logits).status());
+absl::Status CudaEngine::ForwardRows(std::span<const Segment> batch, std::span<LogitRow> rows) {
+  RP_TRY(CheckForward(*this, batch, rows));
   if (batch.empty()) return absl::OkStatus();
   cudaGraphExec_t graph = nullptr;
-  RP_TRY(Meet(Prepare(batch, &graph)));
+  RP_TRY(Meet(Prepare(batch, rows, &graph)));
   Count();
-  RP_TRY(graph == nullptr ? Run() : graphs_.Launch(graph, stream_.get()));
-  if (!logits.empty()) RP_TRY(CopyLogits(step_.logit_row_count, logits.data()));
-  return stream_.Wait();
+  RP_TRY(graph == nullptr ? Run(Chooses(rows)) : graphs_.Launch(graph, stream_.get()));
+  return TakeRows(rows);
 }
 
-absl::Status CudaEngine::Prepare(std::span<const Segment> batch, cudaGraphExec_t* graph) {
-  RP_TRY(Begin(batch));
+absl::Status CudaEngine::Prepare(std::span<const Segment> batch, std::span<const LogitRow> rows,
+                                 cudaGraphExec_t* graph) {
+  const bool choose = Chooses(rows);
+  RP_CHECK(!choose || place_.shard.alone());
+  RP_TRY(Begin(batch, choose ? static_cast<uint32_t>(rows.size()) : 0));
+  for (size_t i = 0; choose && i < rows.size(); ++i) step_.draws_host[i] = rows[i].draw;
+  RP_TRY(step_.Copy(stream_.get()));
+  return FindGraph(
+      choose ? StepKind::kForwardAndChoose : StepKind::kForward,
+      [this, choose] { return Run(choose); }, graph);
+}
+
+absl::Status CudaEngine::FindGraph(StepKind kind, const std::function<absl::Status()>& run,
+                                   cudaGraphExec_t* graph) {
   if (std::exchange(graphs_of_, step_.moved()) != step_.moved()) graphs_.Clear();
   // A step of many rows keeps the device busy for longer than its launches take.
   if (!graphs_wanted_ || step_.encoder.view.rows > kGraphRowsMax) return absl::OkStatus();
-  StepKey key;
+  StepKey key = {static_cast<uint64_t>(kind)};
   step_.AddTo(&key);
   if (step_.encoder.part_rows_max >= kRowsThatShareKeys) {
     for (const HalfStep* half : {&step_.encoder, &step_.decoder}) {
       for (const DevicePart& part : half->parts) key.push_back(part.rows);
     }
   }
-  RP_ASSIGN(*graph, graphs_.Find(key, stream_.get(), [this] { return Run(); }));
+  RP_ASSIGN(*graph, graphs_.Find(key, stream_.get(), run));
   return absl::OkStatus();
 }
 
-absl::Status CudaEngine::Run() {
+absl::Status CudaEngine::TakeRows(std::span<LogitRow> rows) {
+  // Rows whose places follow one another are copied together.
+  for (size_t first = 0, end = 0; first < rows.size(); first = end) {
+    float* const to = rows[first].logits;
+    const size_t vocab = config_.vocab_size;
+    for (end = first + 1; end < rows.size() && to != nullptr; ++end) {
+      if (rows[end].logits != to + (end - first) * vocab) break;
+    }
+    if (to == nullptr) continue;
+    RP_TRY(CopyLogits(static_cast<uint32_t>(first), static_cast<uint32_t>(end - first), to));
+  }
+  if (!Chooses(rows)) return stream_.Wait();
+  RP_CUDA_TRY(cudaMemcpyAsync(chosen_.data(), work_.chosen.data(), rows.size() * sizeof(uint32_t),
+                              cudaMemcpyDeviceToHost, stream_.get()));
+  RP_TRY(stream_.Wait());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].choose) rows[i].token = chosen_.as<TokenId>()[i];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::Run(bool choose) {
   RP_TRY(Embed());
   for (uint32_t layer = 0; layer < geometry_.encoder_layers; ++layer) {
     RP_TRY(Layer(layer, step_.encoder, true));
@@ -319,7 +359,16 @@ absl::Status CudaEngine::Run() {
   }
   RP_TRY(Update(half.view.rows));
   if (weights_.draft.has_value()) RP_TRY(WriteDraftContext(half));
-  return step_.logit_row_count > 0 ? Logits(half) : absl::OkStatus();
+  if (step_.logit_row_count > 0) RP_TRY(Logits(half));
+  if (!choose) return absl::OkStatus();
+  return CudaStatus(LaunchChoose({.logits = Floats(work_.logits),
+                                  .stride = config_.vocab_size,
+                                  .rows = step_.logit_row_count,
+                                  .vocab = config_.vocab_size,
+                                  .draws = step_.draws,
+                                  .tokens = work_.chosen.as<uint32_t>()},
+                                 stream_.get()),
+                    "tokens");
 }
 
 // All rows of the decoder are normed; the head takes those that are asked for.
@@ -350,6 +399,7 @@ absl::Status CudaEngine::BeginLayer(uint32_t layer, const Segment& segment) {
     whole.decoder_first = segment.first;
   }
   RP_TRY(Begin({&whole, 1}));
+  RP_TRY(step_.Copy(stream_.get()));
   return Embed();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "gpu/cuda/weights.h"
 #include "gpu/engine/engine.h"
 #include "gpu/engine/rope.h"
+#include "protocol/base/bytes.h"
 
 namespace reprise::engine::cuda {
 
@@ -29,7 +31,7 @@ struct CudaEngineOptions {
 // The CUDA backend, for one GPU of compute capability 9.0. Blocks and windows that segments lend
 // are device memory. Forward queues all steps on one stream and waits for the last.
 //
-// As a rank among others it has its part of the weights (weights.h), and all KV. Its Forward,
+// As a rank among others it has its part of the weights (weights.h), and all KV. Its ForwardRows,
 // DraftLogits and RunLayer are then called on all ranks with the same rows, each by a thread of its
 // own on its device. One that fails after the ranks met leaves the others waiting on their devices,
 // until their communicators are cut off.
@@ -48,17 +50,17 @@ class CudaEngine final : public Engine {
   const LiveWindowLayout& window_layout() const override { return windows_; }
   std::string_view backend() const override { return "cuda/sm90"; }
   uint32_t rows_max() const override { return rows_max_; }
-  absl::Status Forward(std::span<const Segment> batch, std::span<float> logits) override;
+  // A rank among others has a part of each row's logits, and chooses no tokens.
+  absl::Status ForwardRows(std::span<const Segment> batch, std::span<LogitRow> rows) override;
   absl::Status Draft(std::span<const DraftRequest> requests,
                      std::span<DraftResult> results) override;
   EngineCounters counters() const override { return counters_; }
 
-  // The two halves of Draft: what the stages give, `base` [requests][draft_block][vocab_size], of
-  // which a rank fills the columns of its tokens; and the choices one after the other, which one
-  // rank makes alone.
+  // The two halves of Draft for ranks: what the stages give, `base`
+  // [requests][draft_block][vocab_size], of which a rank fills the columns of its tokens; and the
+  // choices one after the other, which one rank then makes for the same requests.
   absl::Status DraftLogits(std::span<const DraftRequest> requests, std::span<float> base);
-  absl::Status ChooseDrafts(std::span<const DraftRequest> requests, std::span<const float> base,
-                            std::span<DraftResult> results);
+  absl::Status ChooseDrafts(std::span<const float> base, std::span<DraftResult> results);
   EngineMemory& memory() const override { return *memory_; }
   CudaMemory& device_memory() const { return *memory_; }
   absl::Status EnterThread() override { return memory_->MakeCurrent(); }
@@ -95,7 +97,11 @@ class CudaEngine final : public Engine {
     DeviceMemory gate, expert_of, weight_of, slot_of, row_of, slot_weights, tiles, tile_count;
     DeviceMemory tickets;  // kMixTickets, then the router's.
     DeviceMemory inner, expert_out, shared_inner, shared_out;
-    DeviceMemory engram, engram_kv, taps, logits, markov;
+    DeviceMemory engram, engram_kv, taps, logits;
+    // Of drafts: what corrects the logits of one row of each request; what confidence follows from;
+    // of a rank, the logits of all.
+    DeviceMemory corrections, draft_inputs, draft_base;
+    DeviceMemory chosen;  // Tokens [rows_max], then confidences.
     DeviceMemory frequencies[2];
     DeviceMemory part, gathered;  // Of several ranks: sums before they are added.
   };
@@ -105,14 +111,22 @@ class CudaEngine final : public Engine {
                                                               DeviceWeights weights,
                                                               const CudaEngineOptions& options);
   absl::Status Allocate();
-  absl::Status Begin(std::span<const Segment> batch);
+  absl::Status Begin(std::span<const Segment> batch, uint32_t draws = 0);
   absl::Status BeginLayer(uint32_t layer, const Segment& segment);
   absl::Status Embed();
-  // All launches of a Forward that was begun.
-  absl::Status Run();
-  // Begins a Forward; *graph: what its launches are, null when they are to be queued one by one.
-  absl::Status Prepare(std::span<const Segment> batch, cudaGraphExec_t* graph);
-  absl::Status PrepareDrafts(std::span<const DraftRequest> requests);
+  // All launches of a call that was begun.
+  absl::Status Run(bool choose);
+  absl::Status RunDrafts();
+  // Begin a call; *graph: what its launches are, null when they are to be queued one by one.
+  absl::Status Prepare(std::span<const Segment> batch, std::span<const LogitRow> rows,
+                       cudaGraphExec_t* graph);
+  absl::Status PrepareDrafts(std::span<const DraftRequest> requests, cudaGraphExec_t* graph);
+  enum class StepKind : uint64_t { kForward, kForwardAndChoose, kDrafts };
+  absl::Status FindGraph(StepKind kind, const std::function<absl::Status()>& run,
+                         cudaGraphExec_t* graph);
+  // Wait, and take what the call gave.
+  absl::Status TakeRows(std::span<LogitRow> rows);
+  absl::Status TakeDrafts(std::span<DraftResult> results);
   // With the other ranks, when all that needs memory is done and nothing is queued that they wait
   // for.
   absl::Status Meet(const absl::Status& prepared);
@@ -137,15 +151,18 @@ class CudaEngine final : public Engine {
   absl::Status AddEngram(uint32_t layer, const HalfStep& half);
   absl::Status WriteDecoderSource();
   absl::Status WriteDraftContext(const HalfStep& half);
+  absl::Status RunDraftStages();
+  absl::Status QueueDraftChoices(const DeviceMemory& base);
   absl::Status Logits(const HalfStep& half);
+  float* Confidences() const { return Floats(work_.chosen) + AlignUp(rows_max_, 64); }
 
   // Among ranks (cuda_ranks.cc). Where this rank's part of a sum [rows][hidden] goes; and the sum
   // over all of them, to be added to the stream next.
   float* OwnPart(uint32_t rows);
   absl::Status SumOverRanks(uint32_t rows);
   absl::Status LookUpEngram(const EngramDevice& engram, const uint64_t* table_rows, uint32_t rows);
-  // This rank's columns of logits [rows][vocab_size] on the host.
-  absl::Status CopyLogits(uint32_t rows, float* to);
+  // This rank's columns of some rows' logits, [rows][vocab_size] on the host.
+  absl::Status CopyLogits(uint32_t first, uint32_t rows, float* to);
 
   WindowView WindowsOf(uint32_t layer) const;
   EntryView EntriesOf(uint32_t layer) const;
@@ -167,6 +184,7 @@ class CudaEngine final : public Engine {
   Stream stream_;
   std::unique_ptr<CudaMemory> memory_;
   StepUpload step_;
+  PinnedMemory chosen_;  // As work_.chosen.
   StepGraphs graphs_;
   uint64_t graphs_of_ = 0;  // StepUpload::moved when they were made.
   int now_ = 0;             // Of stream[2].

@@ -75,14 +75,14 @@ absl::Status CudaEngine::LookUpEngram(const EngramDevice& engram, const uint64_t
       "Engram's rows");
 }
 
-absl::Status CudaEngine::CopyLogits(uint32_t rows, float* to) {
+absl::Status CudaEngine::CopyLogits(uint32_t first, uint32_t rows, float* to) {
   // Copies to ordinary memory block: not in the driver, while a device waits for another rank.
   if (!place_.shard.alone()) RP_TRY(stream_.Wait());
   const Shard::Part& own = weights_.head_tokens;
   const uint64_t pitch = uint64_t{config_.vocab_size} * sizeof(float);
   const uint64_t width = own.count * sizeof(float);
-  return CudaStatus(cudaMemcpy2DAsync(to + own.first, pitch, work_.logits.data(), width, width,
-                                      rows, cudaMemcpyDeviceToHost, stream_.get()),
+  return CudaStatus(cudaMemcpy2DAsync(to + own.first, pitch, work_.logits.data() + first * width,
+                                      width, width, rows, cudaMemcpyDeviceToHost, stream_.get()),
                     "logits to the host");
 }
 

@@ -148,7 +148,8 @@ class Maker {
     RP_ASSIGN(out.confidence, Matrix(WeightFormat::kBf16, 1, c.hidden_size + c.draft_markov_rank));
     RP_ASSIGN(out.main_norm, Floats(c.hidden_size, 1, 0.1f));
     RP_ASSIGN(out.norm, Floats(c.hidden_size, 1, 0.1f));
-    RP_ASSIGN(out.markov_embed, Bf16s(uint64_t{c.vocab_size} * c.draft_markov_rank, 0.02f));
+    RP_ASSIGN(out.markov_embed,
+              Bf16s(uint64_t{c.vocab_size} * c.draft_markov_rank + kTileInputs, 0.02f));
     return out;
   }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gpu/cuda/device.h"
+#include "gpu/engine/sampler.h"
 
 namespace reprise::engine::cuda {
 namespace {
@@ -134,18 +135,33 @@ absl::StatusOr<Segment> ShardedCudaEngine::OnRank(uint32_t rank, const Segment& 
   return own;
 }
 
-absl::Status ShardedCudaEngine::Forward(std::span<const Segment> batch, std::span<float> logits) {
-  RP_TRY(CheckForward(*this, batch, logits).status());
+absl::Status ShardedCudaEngine::ForwardRows(std::span<const Segment> batch,
+                                            std::span<LogitRow> rows) {
+  RP_TRY(CheckForward(*this, batch, rows));
   if (batch.empty()) return absl::OkStatus();
+  const size_t vocab = geometry().config.vocab_size;
+  logits_.resize(rows.size() * vocab);
+  std::vector<LogitRow> of_ranks(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    of_ranks[i].choose = false;
+    of_ranks[i].logits = rows[i].logits;
+    if (rows[i].choose && rows[i].logits == nullptr) of_ranks[i].logits = &logits_[i * vocab];
+  }
   const auto lock = memory_->Hold();
-  return OnRanks([&](uint32_t rank) -> absl::Status {
+  RP_TRY(OnRanks([&](uint32_t rank) -> absl::Status {
     engines_[rank]->BeginApart();
     std::vector<Segment> own(batch.size());
     std::vector<std::vector<std::byte*>> blocks(batch.size());
     for (size_t i = 0; i < batch.size(); ++i) {
       RP_ASSIGN(own[i], OnRank(rank, batch[i], &blocks[i]));  // Fails on all ranks or on none.
     }
-    return engines_[rank]->Forward(own, logits);
+    return engines_[rank]->ForwardRows(own, of_ranks);
+  }));
+  return OnRanks([&](uint32_t rank) {
+    for (size_t i = rank; i < rows.size(); i += ranks()) {
+      if (rows[i].choose) rows[i].token = ChooseToken(rows[i].draw, {of_ranks[i].logits, vocab});
+    }
+    return absl::OkStatus();
   });
 }
 
@@ -154,7 +170,7 @@ absl::Status ShardedCudaEngine::Draft(std::span<const DraftRequest> requests,
   RP_TRY(CheckDraftRequests(*this, requests, results));
   if (requests.empty()) return absl::OkStatus();
   const ModelConfig& c = geometry().config;
-  std::vector<float> base(requests.size() * c.draft_block * c.vocab_size);
+  logits_.resize(requests.size() * c.draft_block * c.vocab_size);
   const auto lock = memory_->Hold();
   RP_TRY(OnRanks([&](uint32_t rank) -> absl::Status {
     engines_[rank]->BeginApart();
@@ -163,10 +179,10 @@ absl::Status ShardedCudaEngine::Draft(std::span<const DraftRequest> requests,
     for (size_t i = 0; i < requests.size(); ++i) {
       RP_ASSIGN(own[i].memory, memory_->Translated(rank, requests[i].memory, &blocks[i]));
     }
-    return engines_[rank]->DraftLogits(own, base);
+    return engines_[rank]->DraftLogits(own, logits_);
   }));
   return OnRanks([&](uint32_t rank) {
-    return rank == 0 ? engines_[0]->ChooseDrafts(requests, base, results) : absl::OkStatus();
+    return rank == 0 ? engines_[0]->ChooseDrafts(logits_, results) : absl::OkStatus();
   });
 }
 

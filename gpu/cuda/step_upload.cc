@@ -86,7 +86,7 @@ void StepUpload::AddHalf(std::span<const Rows> rows, const std::vector<std::byte
     for (uint32_t position = of.first; position < of.end; ++position, ++row) {
       part_of_row[row] = p;
       positions[row] = position;
-      tokens[row] = position < of.segment->tokens.size() ? of.segment->tokens[position] : 0;
+      tokens[row] = of.ids.empty() ? of.segment->tokens[position] : of.ids[position - of.first];
       image[row] = of.segment->image_marks.empty() ? 0 : of.segment->image_marks[position];
       for (const uint32_t ratio : {1u, 2u}) {
         if (position < of.write_from || (position + 1) % ratio != 0) continue;
@@ -114,7 +114,7 @@ void StepUpload::AddHalf(std::span<const Rows> rows, const std::vector<std::byte
 }
 
 absl::Status StepUpload::Begin(std::span<const Rows> encoder_rows, std::span<const Rows> kept,
-                               uint32_t engram_words, uint32_t pairs,
+                               const Lists& lists, uint32_t pairs,
                                const float* const frequencies[2], cudaStream_t stream) {
   pairs_ = pairs;
   frequencies_[0] = frequencies[0];
@@ -139,7 +139,8 @@ absl::Status StepUpload::Begin(std::span<const Rows> encoder_rows, std::span<con
   RP_TRY(Room((rows + kept_rows) * of_row + blocks * 8 +
               (encoder_rows.size() + kept.size()) * sizeof(DeviceGroup) +
               (encoder_rows.size() + kept.size()) * sizeof(DevicePart) +
-              uint64_t{engram_words} * 8 + image_values * 2 + 64 * kAlign));
+              uint64_t{lists.engram_words} * 8 + lists.draws * sizeof(TokenDraw) +
+              lists.first_tokens * sizeof(uint32_t) + image_values * 2 + 64 * kAlign));
   used_ = 0;
   AddHalf(encoder_rows, encoder_blocks, &encoder);
   AddHalf(kept, decoder_blocks, &decoder);
@@ -149,7 +150,9 @@ absl::Status StepUpload::Begin(std::span<const Rows> encoder_rows, std::span<con
   image_index = Add(rows, &image_places);
   Bf16Bits* images = nullptr;
   image_rows = Add(image_values, &images);
-  engram_device = Add(engram_words, &engram_host);
+  engram_device = Add(lists.engram_words, &engram_host);
+  draws = Add(lists.draws, &draws_host);
+  first_tokens = Add(lists.first_tokens, &first_tokens_host);
   uint32_t row = 0, images_seen = 0;
   for (const Rows& of : encoder_rows) {
     for (uint32_t position = of.first; position < of.end; ++position, ++row) {

@@ -33,20 +33,31 @@ class StepUpload {
   struct Rows {
     const Segment* segment = nullptr;
     uint32_t first = 0, end = 0, windows_from = 0, write_from = 0;
-    uint32_t logits_from = 0;  // Of the decoder's.
+    uint32_t logits_from = 0;           // Of the decoder's.
+    std::span<const TokenId> ids = {};  // Of these rows; empty: the segment's tokens.
   };
-  // Lays out a call. Pointers of the halves are to device memory, valid until the next Begin. The
-  // caller fills engram_host. Blocks until the copy before this one is done.
+  // Lengths of lists that the caller fills, on the host, before Copy.
+  struct Lists {
+    uint32_t engram_words = 0;
+    uint32_t draws = 0;
+    uint32_t first_tokens = 0;  // Those before drafts.
+  };
+  // Lays out a call. Pointers of the halves are to device memory, valid until the next Begin.
+  // Blocks until the copy before this one is done.
   absl::Status Begin(std::span<const Rows> encoder, std::span<const Rows> decoder,
-                     uint32_t engram_words, uint32_t pairs, const float* const frequencies[2],
+                     const Lists& lists, uint32_t pairs, const float* const frequencies[2],
                      cudaStream_t stream);
 
   HalfStep encoder, decoder;
   const uint32_t* decoder_rows = nullptr;  // Of the encoder's rows, those that go on.
   const uint32_t* image_index = nullptr;   // [encoder rows]
   const Bf16Bits* image_rows = nullptr;
-  uint64_t* engram_host = nullptr;  // engram_words of them, to be filled before Copy.
+  uint64_t* engram_host = nullptr;
   const uint64_t* engram_device = nullptr;
+  TokenDraw* draws_host = nullptr;
+  const TokenDraw* draws = nullptr;  // On the device, as what follows.
+  uint32_t* first_tokens_host = nullptr;
+  const uint32_t* first_tokens = nullptr;
   // Rows that give logits, as rows of the decoder.
   const uint32_t* logit_rows = nullptr;
   uint32_t logit_row_count = 0;

@@ -286,8 +286,12 @@ class Loader {
     RP_ASSIGN(out.norm, Norm(last + "norm.weight", c.hidden_size));
     RP_ASSIGN(out.markov_head,
               Matrix(last + "markov_head.head.weight", c.vocab_size, c.draft_markov_rank));
-    RP_ASSIGN(out.markov_embed, Raw(last + "markov_head.embed.weight", DType::kBf16,
-                                    {c.vocab_size, c.draft_markov_rank}));
+    RP_ASSIGN(const Tensor embed, checkpoint_.Find(last + "markov_head.embed.weight", DType::kBf16,
+                                                   {c.vocab_size, c.draft_markov_rank}));
+    // A product reads whole tiles of inputs, behind the last row too.
+    std::vector<std::byte> rows(embed.bytes.begin(), embed.bytes.end());
+    rows.resize(rows.size() + kTileInputs * sizeof(uint16_t));
+    RP_ASSIGN(out.markov_embed, Upload(rows.data(), rows.size()));
     RP_ASSIGN(out.confidence,
               Matrix(last + "confidence_head.proj.weight", 1, c.hidden_size + c.draft_markov_rank));
     return out;

@@ -75,7 +75,7 @@ struct LayerDevice {
 struct DraftDevice {
   OwnedLinear main_proj, markov_head, confidence;
   DeviceMemory main_norm, norm;
-  DeviceMemory markov_embed;  // [vocab, rank] bf16
+  DeviceMemory markov_embed;  // [vocab, rank] bf16, then a tile of inputs.
 };
 
 // INVALID_ARGUMENT, with what does not divide, for a model that so many ranks cannot share.

@@ -18,8 +18,8 @@ absl::Status Turn::Begin(std::span<const TokenId> rest, PrefillMode mode) {
 }
 
 void Turn::BeginAfter(const Turn& other) {
-  prompt_logits_ = other.prompt_logits_;
-  generation_.Begin(prompt_logits_);
+  RP_CHECK(!other.prompt_logits_.empty());
+  generation_.Begin(other.prompt_logits_);
   phase_ = generation_.done() ? Phase::kDone : Phase::kGenerate;
 }
 
@@ -29,13 +29,20 @@ uint32_t Turn::RowsWanted() const {
   return std::max(sequence_.rows_min(), std::min(left, stop_at_ - sequence_.next_row()));
 }
 
-absl::Status Turn::EndStep(std::span<const float> logits) {
+bool Turn::wants_logits() const {
+  return generation_.give_logits() || (phase_ == Phase::kPrefill && keep_logits_);
+}
+
+absl::Status Turn::EndStep(std::span<const LogitRow> rows) {
   RP_TRY(sequence_.RowsDone());
   if (phase_ == Phase::kGenerate) {
-    generation_.EndStep(logits);
+    generation_.EndStep(rows);
   } else if (sequence_.rows_left() == 0) {
-    prompt_logits_.assign(logits.begin(), logits.end());
-    generation_.Begin(logits);
+    if (keep_logits_) {
+      const size_t vocab = sequence_.engine().geometry().config.vocab_size;
+      prompt_logits_.assign(rows[0].logits, rows[0].logits + vocab);
+    }
+    generation_.Begin(rows[0]);
     phase_ = Phase::kGenerate;
   }
   if (phase_ == Phase::kGenerate && generation_.done()) phase_ = Phase::kDone;
@@ -132,23 +139,35 @@ absl::Status BatchRunner::Forward(const std::vector<Share>& shares, StepReport* 
   const size_t vocab = engine_->geometry().config.vocab_size;
   std::vector<Segment> segments;
   std::vector<size_t> logit_rows;
-  size_t total = 0;
+  size_t total = 0, copied = 0;
   for (const Share& share : shares) {
     RP_ASSIGN(Segment segment, share.turn->sequence_.NextRows(share.rows));
     segments.push_back(std::move(segment));
     logit_rows.push_back(segments.back().tokens.size() - segments.back().logits_from);
     total += logit_rows.back();
+    copied += share.turn->wants_logits() ? logit_rows.back() : 0;
   }
-  logits_.resize(total * vocab);
+  logits_.resize(copied * vocab);
+  std::vector<LogitRow> rows(total);
+  std::span<LogitRow> rows_left = rows;
+  std::span<float> room_left = logits_;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const Turn& turn = *shares[i].turn;
+    const size_t room = turn.wants_logits() ? logit_rows[i] * vocab : 0;
+    turn.generation_.Ask(segments[i].logits_from, room_left.first(room),
+                         rows_left.first(logit_rows[i]));
+    room_left = room_left.subspan(room);
+    rows_left = rows_left.subspan(logit_rows[i]);
+  }
   const Instant begin = clock_->Now();
-  RP_TRY(engine_->Forward(segments, logits_));
+  RP_TRY(engine_->ForwardRows(segments, rows));
   report->forward_seconds = Seconds(clock_->Now() - begin);
   size_t at = 0;
   for (size_t i = 0; i < shares.size(); ++i) {
     Turn* turn = shares[i].turn;
     const bool generated = turn->phase_ == Turn::Phase::kGenerate;
     if (!generated) turn->prefill_rows_ += shares[i].rows;
-    RP_TRY(turn->EndStep(std::span(logits_).subspan(at * vocab, logit_rows[i] * vocab)));
+    RP_TRY(turn->EndStep(std::span(rows).subspan(at, logit_rows[i])));
     at += logit_rows[i];
     // Steps beside a prompt's rows say nothing about what a draft costs.
     if (generated && report->prefill_rows == 0) {

@@ -24,8 +24,9 @@ class Turn {
   // The tokens after those that the sequence holds, at least one.
   absl::Status Begin(std::span<const TokenId> rest, PrefillMode mode);
   // Generates from where the prefill of `other` ended: `sequence` is a copy of other's from then,
-  // with memory of its own.
+  // with memory of its own. REQUIRES: `other` was told to KeepPromptLogits.
   void BeginAfter(const Turn& other);
+  void KeepPromptLogits() { keep_logits_ = true; }
   // Rows of the prompt before and after this position are not run in one step: so the caller finds
   // the windows there. Only while the position is ahead.
   void StopAt(uint32_t position) { stop_at_ = position; }
@@ -34,8 +35,6 @@ class Turn {
   const Sequence& sequence() const { return sequence_; }
   Sequence& sequence() { return sequence_; }
   const GenerateReport& report() const { return generation_.report(); }
-  // Of the prompt's last row, once it was run.
-  std::span<const float> prompt_logits() const { return prompt_logits_; }
   // Rows of this turn that were run in the prompt's part.
   uint64_t prefill_rows() const { return prefill_rows_; }
 
@@ -43,14 +42,16 @@ class Turn {
   friend class BatchRunner;
 
   uint32_t RowsWanted() const;  // Of the next step, at most.
-  absl::Status EndStep(std::span<const float> logits);
+  bool wants_logits() const;    // Beside the tokens, of rows that give them.
+  absl::Status EndStep(std::span<const LogitRow> rows);
 
   Sequence sequence_;
   Generation generation_;
   Phase phase_ = Phase::kPrefill;
   uint32_t stop_at_ = 0;
   uint64_t prefill_rows_ = 0;
-  std::vector<float> prompt_logits_;
+  bool keep_logits_ = false;
+  std::vector<float> prompt_logits_;  // Of the prompt's last row.
 };
 
 // Runs turns of several sequences together: in each step one Forward over rows of all of them, and
@@ -88,8 +89,8 @@ class BatchRunner {
   Engine* engine_;
   const Clock* clock_;
   Options options_;
-  uint32_t first_ = 0;  // Which turn comes first in this step.
-  std::vector<float> logits_;
+  uint32_t first_ = 0;         // Which turn comes first in this step.
+  std::vector<float> logits_;  // Of the step, for those who want them.
 };
 
 }  // namespace reprise::engine

@@ -65,12 +65,27 @@ absl::StatusOr<uint32_t> CheckSegments(const Engine& engine, std::span<const Seg
   return logit_rows;
 }
 
-absl::StatusOr<uint32_t> CheckForward(const Engine& engine, std::span<const Segment> batch,
-                                      std::span<const float> logits) {
-  RP_ASSIGN(const uint32_t rows, CheckSegments(engine, batch));
-  if (logits.size() == size_t{rows} * engine.geometry().config.vocab_size) return rows;
-  return InvalidArgument("logits has " + std::to_string(logits.size()) + " places; " +
-                         std::to_string(rows) + " rows of the vocabulary are asked for");
+absl::Status CheckForward(const Engine& engine, std::span<const Segment> batch,
+                          std::span<const LogitRow> rows) {
+  RP_ASSIGN(const uint32_t count, CheckSegments(engine, batch));
+  if (rows.size() == count) return absl::OkStatus();
+  return InvalidArgument(std::to_string(rows.size()) + " rows take logits or tokens; " +
+                         std::to_string(count) + " rows give them");
+}
+
+absl::Status Engine::Forward(std::span<const Segment> batch, std::span<float> logits) {
+  const size_t vocab = geometry().config.vocab_size;
+  if (logits.size() % vocab != 0) {
+    return InvalidArgument("logits has " + std::to_string(logits.size()) +
+                           " places, which are no rows of the vocabulary of " +
+                           std::to_string(vocab));
+  }
+  std::vector<LogitRow> rows(logits.size() / vocab);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].choose = false;
+    rows[i].logits = &logits[i * vocab];
+  }
+  return ForwardRows(batch, rows);
 }
 
 absl::Status CheckDraftRequests(const Engine& engine, std::span<const DraftRequest> requests,
@@ -85,12 +100,14 @@ absl::Status CheckDraftRequests(const Engine& engine, std::span<const DraftReque
   for (const DraftRequest& request : requests) {
     const bool known =
         request.token >= 0 && static_cast<uint32_t>(request.token) < config.vocab_size;
-    if (request.memory.window != nullptr && known && request.decoder_from <= request.length) {
+    const bool drawn = request.draws.empty() || request.draws.size() == config.draft_block;
+    if (request.memory.window != nullptr && known && drawn &&
+        request.decoder_from <= request.length) {
       continue;
     }
     return InvalidArgument(
-        "a draft request needs a window, a token of the vocabulary, and "
-        "decoder_from up to its length");
+        "a draft request needs a window, a token of the vocabulary, "
+        "decoder_from up to its length, and draws for none of its drafts or for all");
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -10,6 +9,7 @@
 #include "gpu/checkpoint/checkpoint.h"
 #include "gpu/engine/engine_memory.h"
 #include "gpu/engine/live_window.h"
+#include "gpu/engine/token_draw.h"
 #include "gpu/model/model_geometry.h"
 
 namespace reprise::engine {
@@ -53,14 +53,22 @@ struct Segment {
   std::span<const float> image_rows;
 };
 
+// What is wanted of a row that gives logits: the token after it, or the logits themselves, or both.
+// A token costs four bytes on the way from a device, whole logits half a megabyte.
+struct LogitRow {
+  TokenDraw draw;
+  bool choose = true;       // False: `token` is left as it is.
+  float* logits = nullptr;  // Takes vocab_size of them. Null: they are not wanted.
+  TokenId token = 0;        // ChooseToken(draw, the row's logits).
+};
+
 // A draft wanted after `token`, which was chosen for position `length` and is not yet run.
 struct DraftRequest {
   SequenceMemory memory;
   uint32_t length = 0;        // Tokens whose state is in memory.
   uint32_t decoder_from = 0;  // Draft windows hold [decoder_from, length).
   TokenId token = 0;
-  // Chooses draft k from its logits (vocab_size). Null: the largest.
-  std::function<TokenId(uint32_t k, std::span<const float> logits)> choose;
+  std::vector<TokenDraw> draws;  // Of draft k, or empty: the likeliest each.
 };
 struct DraftResult {
   std::vector<TokenId> tokens;     // For positions length + 1, length + 2, ...
@@ -79,9 +87,10 @@ struct EngineCounters {
 // windows it finds, never on how rows are cut into calls, on the other segments of a call or on the
 // number of threads.
 //
-// A backend provides the three calls below. One call at a time; a call blocks until its rows are
-// computed and the memory it was lent is quiet again. Segments of one call must not share a window
-// nor a block that one of them writes.
+// A backend provides ForwardRows and Draft. Tokens are chosen there, from logits that stay where
+// they were computed, and are those that the host's sampler would choose (token_draw.h). One call
+// at a time; a call blocks until its rows are computed and the memory it was lent is quiet again.
+// Segments of one call must not share a window nor a block that one of them writes.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -96,9 +105,11 @@ class Engine {
   // Called by a thread other than the one that made the engine, before its first call.
   virtual absl::Status EnterThread() { return absl::OkStatus(); }
 
-  // Runs the rows. `logits` takes [rows that give logits][vocab_size], segment after segment.
-  // InvalidArgument, before anything is touched, for segments that contradict themselves.
-  virtual absl::Status Forward(std::span<const Segment> batch, std::span<float> logits) = 0;
+  // Runs the rows. `rows`: those that give logits, segment after segment. InvalidArgument, before
+  // anything is touched, for segments that contradict themselves.
+  virtual absl::Status ForwardRows(std::span<const Segment> batch, std::span<LogitRow> rows) = 0;
+  // All logits and no tokens: `logits` takes [rows that give logits][vocab_size].
+  absl::Status Forward(std::span<const Segment> batch, std::span<float> logits);
 
   // Writes nothing to memory. FailedPrecondition when the model has no draft stages.
   virtual absl::Status Draft(std::span<const DraftRequest> requests,
@@ -107,11 +118,11 @@ class Engine {
   virtual EngineCounters counters() const = 0;
 };
 
-// What Forward checks of its segments, for every backend; the number of logit rows.
+// What a backend checks of segments; the number of logit rows.
 absl::StatusOr<uint32_t> CheckSegments(const Engine& engine, std::span<const Segment> batch);
-// The same, and that `logits` has room for these rows and no more.
-absl::StatusOr<uint32_t> CheckForward(const Engine& engine, std::span<const Segment> batch,
-                                      std::span<const float> logits);
+// The same, and that `rows` are as many.
+absl::Status CheckForward(const Engine& engine, std::span<const Segment> batch,
+                          std::span<const LogitRow> rows);
 // What Draft checks of its requests, for every backend.
 absl::Status CheckDraftRequests(const Engine& engine, std::span<const DraftRequest> requests,
                                 std::span<const DraftResult> results);

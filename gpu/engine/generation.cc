@@ -12,23 +12,30 @@ Generation::Generation(Sequence* sequence, GenerateOptions options, GiveToken gi
       give_(std::move(give)),
       sampler_(options_.sampling) {}
 
+void Generation::Ask(uint32_t position, std::span<float> logits, std::span<LogitRow> rows) const {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = {.draw = sampler_.DrawAt(position + i + 1),
+               .logits = logits.empty() ? nullptr : &logits[i * vocab_]};
+  }
+}
+
+void Generation::Begin(const LogitRow& last) { done_ = options_.tokens_max == 0 || !Give(last); }
+
 void Generation::Begin(std::span<const float> logits) {
-  done_ = options_.tokens_max == 0;
-  if (done_) return;
-  token_ = Choose(logits, sequence_.length());
-  done_ = !Give(token_, logits);
+  done_ = options_.tokens_max == 0 || !Give(sampler_.Choose(logits, sequence_.length()), logits);
 }
 
-TokenId Generation::Choose(std::span<const float> logits, uint32_t position) {
-  if (report_.tokens < options_.forced.size()) return options_.forced[report_.tokens];
-  return sampler_.Choose(logits, position);
+bool Generation::Give(const LogitRow& row) {
+  return Give(row.token, row.logits == nullptr ? std::span<const float>()
+                                               : std::span<const float>(row.logits, vocab_));
 }
 
-// False: that was the last one.
-bool Generation::Give(TokenId token, std::span<const float> logits) {
+bool Generation::Give(TokenId chosen, std::span<const float> logits) {
+  const bool forced = report_.tokens < options_.forced.size();
+  token_ = forced ? options_.forced[report_.tokens] : chosen;
   ++report_.tokens;
-  const bool wanted = give_(token, logits);
-  const bool stop = std::find(options_.stop_tokens.begin(), options_.stop_tokens.end(), token) !=
+  const bool wanted = give_(token_, logits);
+  const bool stop = std::find(options_.stop_tokens.begin(), options_.stop_tokens.end(), token_) !=
                     options_.stop_tokens.end();
   report_.stopped = stop || !wanted;
   return !report_.stopped && report_.tokens < options_.tokens_max &&
@@ -56,10 +63,9 @@ bool Generation::WantsDraft() {
 
 DraftRequest Generation::draft_request() {
   DraftRequest request = sequence_.DraftAfter(token_);
-  if (!sampler_.greedy()) {
-    request.choose = [this](uint32_t k, std::span<const float> logits) {
-      return sampler_.Choose(logits, sequence_.length() + 1 + k);
-    };
+  const uint32_t drafts = sequence_.engine().geometry().config.draft_block;
+  for (uint32_t k = 0; k < drafts && !sampler_.greedy(); ++k) {
+    request.draws.push_back(sampler_.DrawAt(sequence_.length() + 1 + k));
   }
   return request;
 }
@@ -79,22 +85,18 @@ absl::Status Generation::BeginStep() {
   return sequence_.BeginExtend(rows);
 }
 
-void Generation::EndStep(std::span<const float> logits) {
-  const auto row = [&](size_t index) { return logits.subspan(index * vocab_, vocab_); };
+void Generation::EndStep(std::span<const LogitRow> rows) {
   const auto count = static_cast<uint32_t>(drafts_.size());
   const uint32_t given_before = report_.tokens;
   uint32_t kept = 0;
   bool more = true, right = true;
   while (more && right && kept < count) {
-    token_ = Choose(row(kept), step_first_ + kept + 1);
+    more = Give(rows[kept]);
     right = token_ == drafts_[kept];
-    more = Give(token_, row(kept));
     kept += right ? 1 : 0;
   }
-  if (more && right) {  // Every draft was right: the last row gives one more.
-    token_ = Choose(row(count), step_first_ + count + 1);
-    more = Give(token_, row(count));
-  }
+  // Every draft was right: the last row gives one more.
+  if (more && right) more = Give(rows[count]);
   report_.drafted += count;
   report_.accepted += kept;
   // The sequence keeps the rows whose tokens were given, but for the last one's.

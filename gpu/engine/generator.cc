@@ -27,13 +27,16 @@ absl::Status Draft(const Sequence& sequence, const Clock& clock, Generation* gen
 absl::Status Step(Sequence* sequence, const Clock& clock, Generation* generation) {
   RP_TRY(generation->BeginStep());
   const uint32_t rows = sequence->rows_left();
-  std::vector<float> logits(size_t{rows} * sequence->engine().geometry().config.vocab_size);
+  const size_t vocab = sequence->engine().geometry().config.vocab_size;
+  std::vector<LogitRow> wanted(rows);
+  std::vector<float> logits(generation->give_logits() ? rows * vocab : 0);
+  generation->Ask(sequence->next_row(), logits, wanted);
   RP_ASSIGN(const Segment segment, sequence->NextRows(rows));
   const Stopwatch watch(clock);
-  RP_TRY(sequence->engine().Forward({&segment, 1}, logits));
+  RP_TRY(sequence->engine().ForwardRows({&segment, 1}, wanted));
   const double seconds = watch.seconds();
   RP_TRY(sequence->RowsDone());
-  generation->EndStep(logits);
+  generation->EndStep(wanted);
   generation->RecordStep(seconds);
   return absl::OkStatus();
 }

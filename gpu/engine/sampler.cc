@@ -1,9 +1,9 @@
 #include "gpu/engine/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <string>
 
 #include "protocol/base/prng.h"
@@ -26,48 +26,106 @@ TokenId LikeliestToken(std::span<const float> logits) {
   return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
+// ---- Drawing -----------------------------------------------------------------------------------
+
+namespace {
+
+constexpr uint32_t kBins = 2048, kBinShift = 11;  // Of distances, with room for all but kFar.
+
+// The tokens of one row.
+class Row {
+ public:
+  Row(const TokenDraw& draw, std::span<const float> logits)
+      : draw_(draw), logits_(logits), top_(*std::max_element(logits.begin(), logits.end())) {}
+
+  float X(size_t token) const { return (logits_[token] - top_) * draw_.sharpness; }
+  uint32_t DistanceOf(size_t token) const { return draw::Distance(X(token)); }
+
+  // By bins of distances: only the tokens of the bin where the nucleus ends are put in order.
+  draw::NucleusEnd Nucleus() const {
+    if (draw_.top_p >= 1) return {};
+    std::vector<uint64_t> bins(kBins);
+    uint64_t total = 0;
+    for (size_t i = 0; i < logits_.size(); ++i) {
+      const uint32_t distance = DistanceOf(i);
+      if (distance == draw::kFar) continue;
+      const uint64_t weight = draw::Weight(distance);
+      bins[distance >> kBinShift] += weight;
+      total += weight;
+    }
+    if (total == 0) return {};  // Not of numbers.
+    uint64_t left = draw::NucleusNeed(draw_.top_p, total);
+    uint32_t bin = 0;
+    while (bins[bin] < left) left -= bins[bin++];
+    std::vector<draw::NucleusEnd> ends;
+    for (uint32_t i = 0; i < logits_.size(); ++i) {
+      const uint32_t distance = DistanceOf(i);
+      if (distance >> kBinShift == bin) ends.push_back({distance, i});
+    }
+    std::sort(ends.begin(), ends.end(), [](const draw::NucleusEnd& a, const draw::NucleusEnd& b) {
+      return a.distance < b.distance || (a.distance == b.distance && a.token < b.token);
+    });
+    size_t last = 0;
+    while (draw::Weight(ends[last].distance) < left) left -= draw::Weight(ends[last++].distance);
+    return ends[last];
+  }
+
+  TokenId Choose() const {
+    const draw::NucleusEnd end = Nucleus();
+    double best = -std::numeric_limits<double>::infinity();
+    uint32_t token = 0;
+    for (uint32_t i = 0; i < logits_.size(); ++i) {
+      const float x = X(i);
+      const uint64_t bits = draw::NoiseOf(draw_.noise, i);
+      const float bound = draw::RankBound(x, static_cast<uint32_t>(std::countl_one(bits)));
+      if (bound < best || !end.Keeps(draw::Distance(x), i)) continue;
+      const double rank = draw::Rank(x, bits);
+      if (!(rank > best)) continue;
+      best = rank;
+      token = i;
+    }
+    return static_cast<TokenId>(token);
+  }
+
+ private:
+  const TokenDraw& draw_;
+  std::span<const float> logits_;
+  float top_;
+};
+
+}  // namespace
+
+TokenId ChooseToken(const TokenDraw& draw, std::span<const float> logits) {
+  return draw.greedy() ? LikeliestToken(logits) : Row(draw, logits).Choose();
+}
+
+TokenDraw Sampler::DrawAt(uint64_t position) const {
+  if (greedy()) return {};
+  // Of temperatures next to 0 the likeliest token's x must stay 0.
+  constexpr double kSharpnessMax = 1e38;
+  return {.sharpness = static_cast<float>(std::min(1 / options_.temperature, kSharpnessMax)),
+          .top_p = options_.top_p,
+          .noise = Prng(options_.seed ^ Prng(position).Next()).Next()};
+}
+
 std::vector<double> Sampler::Distribution(std::span<const float> logits) const {
   std::vector<double> p(logits.size(), 0.0);
   if (greedy()) {
     p[static_cast<size_t>(LikeliestToken(logits))] = 1;
     return p;
   }
-  const double top = *std::max_element(logits.begin(), logits.end());
+  const TokenDraw draw = DrawAt(0);
+  const Row row(draw, logits);
+  const draw::NucleusEnd end = row.Nucleus();
   double sum = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    sum += p[i] = std::exp((logits[i] - top) / options_.temperature);
+  for (uint32_t i = 0; i < p.size(); ++i) {
+    if (end.Keeps(row.DistanceOf(i), i)) sum += p[i] = std::exp(double{row.X(i)});
   }
   for (double& value : p) value /= sum;
-  if (options_.top_p >= 1) return p;
-  std::vector<uint32_t> order(p.size());
-  std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(),
-            [&p](uint32_t a, uint32_t b) { return p[a] > p[b] || (p[a] == p[b] && a < b); });
-  double kept = 0;
-  size_t count = 0;
-  while (count < order.size() && kept < options_.top_p) kept += p[order[count++]];
-  for (size_t i = count; i < order.size(); ++i) p[order[i]] = 0;
-  for (double& value : p) value /= kept;
   return p;
 }
 
-TokenId Sampler::Choose(std::span<const float> logits, uint64_t position) const {
-  if (greedy()) return LikeliestToken(logits);
-  const std::vector<double> p = Distribution(logits);
-  const uint64_t place = Prng(options_.seed ^ Prng(position).Next()).Next();
-  double best = -std::numeric_limits<double>::infinity();
-  size_t token = 0;
-  for (size_t i = 0; i < p.size(); ++i) {
-    if (p[i] == 0) continue;
-    // Never 0, so that both logarithms exist.
-    const double unit = Prng(place + i).Unit() + 0x1.0p-54;
-    const double rank = std::log(p[i]) - std::log(-std::log(unit));
-    if (rank <= best) continue;
-    best = rank;
-    token = i;
-  }
-  return static_cast<TokenId>(token);
-}
+// ---- Probabilities -----------------------------------------------------------------------------
 
 double LogSumExp(std::span<const float> logits) {
   const double top = *std::max_element(logits.begin(), logits.end());

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "gpu/engine/token_draw.h"
 #include "protocol/base/status.h"
 #include "protocol/base/types.h"
 
@@ -18,6 +19,8 @@ absl::Status Validate(const SamplingOptions& options);
 
 // The likeliest token; of equals the lowest id.
 TokenId LikeliestToken(std::span<const float> logits);
+// As token_draw.h says: what the kernels of a backend choose from the same logits.
+TokenId ChooseToken(const TokenDraw& draw, std::span<const float> logits);
 
 // Chooses tokens from logits. What it draws follows from the seed, the token's position and the
 // logits alone: the same request gives the same text, however it was batched, drafted or cut.
@@ -30,8 +33,11 @@ class Sampler {
   explicit Sampler(const SamplingOptions& options) : options_(options) {}
 
   bool greedy() const { return options_.temperature == 0; }
-  // The token at `position` of the sequence.
-  TokenId Choose(std::span<const float> logits, uint64_t position) const;
+  // How the token at `position` of the sequence is chosen; and the token.
+  TokenDraw DrawAt(uint64_t position) const;
+  TokenId Choose(std::span<const float> logits, uint64_t position) const {
+    return ChooseToken(DrawAt(position), logits);
+  }
 
   // Probabilities that Choose draws from, over the whole vocabulary.
   std::vector<double> Distribution(std::span<const float> logits) const;

@@ -168,7 +168,7 @@ DraftRequest Sequence::DraftAfter(TokenId token) const {
           .length = length(),
           .decoder_from = held_.decoder_from,
           .token = token,
-          .choose = nullptr};
+          .draws = {}};
 }
 
 }  // namespace reprise::engine

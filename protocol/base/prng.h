@@ -8,9 +8,9 @@ namespace reprise {
 // nothing else draws random numbers. Not for secrets.
 class Prng {
  public:
-  explicit Prng(uint64_t seed) : state_(seed) {}
+  explicit constexpr Prng(uint64_t seed) : state_(seed) {}
 
-  uint64_t Next() {
+  constexpr uint64_t Next() {
     uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
@@ -21,7 +21,7 @@ class Prng {
     return static_cast<uint64_t>((static_cast<unsigned __int128>(Next()) * bound) >> 64);
   }
   bool Chance(uint32_t per_mille) { return Below(1000) < per_mille; }
-  double Unit() { return static_cast<double>(Next() >> 11) * 0x1.0p-53; }
+  constexpr double Unit() { return static_cast<double>(Next() >> 11) * 0x1.0p-53; }
 
  private:
   uint64_t state_;

@@ -196,6 +196,7 @@ std::shared_ptr<GenerationRequest> RequestFor(const Backend& backend, const Answ
   if (!options.seeded) request->options.sampling.seed = NewNumber(backend.clock());
   request->choices = options.choices;
   request->options.draft = options.draft;
+  request->options.give_logits = options.logprobs;
   request->exact = options.exact;
   request->read_cache = options.read_cache;
   request->write_cache = options.write_cache;

@@ -79,6 +79,7 @@ absl::Status ActiveRequest::Begin() {
   engine::Sequence sequence(&context_.engine, {.blocks = choice->blocks, .window = choice->window});
   sequence.Resume({prompt.begin(), prompt.begin() + hit}, resume);
   choice->turn = std::make_unique<engine::Turn>(std::move(sequence), request_->options, GiveFor(0));
+  if (request_->choices > 1) choice->turn->KeepPromptLogits();
   RP_TRY(choice->turn->Begin(std::span(prompt).subspan(hit), ModeOf(*request_)));
   report_.replayed_tokens = static_cast<uint32_t>(choice->turn->sequence().replayed_rows());
   report_.computed_tokens = report_.prompt_tokens - hit;

@@ -71,7 +71,7 @@ class RequestEvents {
   virtual ~RequestEvents() = default;
   // The prompt was run; tokens follow.
   virtual void OnPrompt(const RequestReport& report) = 0;
-  // False: no more of this choice.
+  // With the logits when the request's options say so. False: no more of this choice.
   virtual bool OnToken(uint32_t choice, TokenId token, std::span<const float> logits) = 0;
   virtual void OnChoiceDone(uint32_t choice, FinishReason reason) = 0;
   // The last call, whatever happened. An error: there may be no answer, or a part of one.

@@ -96,6 +96,7 @@ void Scheduler::RunShadow() {
   request->options.forced = shadow->tokens;
   request->options.tokens_max = static_cast<uint32_t>(shadow->tokens.size());
   request->options.stop_tokens.clear();
+  request->options.give_logits = true;
   shadow_running_ = true;
   waiting_.push_back({next_id_++, std::make_unique<ActiveRequest>(
                                       &context_, std::move(request),
@@ -182,6 +183,9 @@ absl::StatusOr<uint64_t> Scheduler::Submit(std::shared_ptr<const GenerationReque
     if (options_.shadow_fraction > 0 && context_.prng.Unit() < options_.shadow_fraction) {
       auto shadow = std::make_shared<Shadow>();
       shadow->request = request;
+      auto with_logits = std::make_shared<GenerationRequest>(*request);
+      with_logits->options.give_logits = true;
+      request = std::move(with_logits);
       events = std::make_shared<ShadowEvents>(this, std::move(events), std::move(shadow));
     }
     waiting_.push_back({id, std::make_unique<ActiveRequest>(&context_, std::move(request),

@@ -270,7 +270,7 @@ class ArenaEngine final : public Engine {
   EngineMemory& memory() const override { return memory_; }
   EngineCounters counters() const override { return inner_->counters(); }
 
-  absl::Status Forward(std::span<const Segment> batch, std::span<float> logits) override {
+  absl::Status ForwardRows(std::span<const Segment> batch, std::span<LogitRow> rows) override {
     for (const Segment& segment : batch) {
       const size_t blocks = DivideUp(segment.tokens.size(), kBlockTokens);
       RP_CHECK(segment.memory.blocks.size() >= blocks);
@@ -280,7 +280,7 @@ class ArenaEngine final : public Engine {
       RP_CHECK(arena_.Holds(segment.memory.window, window_layout().bytes));
     }
     const Arena::Open open(&arena_);
-    return inner_->Forward(batch, logits);
+    return inner_->ForwardRows(batch, rows);
   }
   absl::Status Draft(std::span<const DraftRequest> requests,
                      std::span<DraftResult> results) override {

@@ -188,6 +188,7 @@ TEST_P(Batch, AnswersShareAPrompt) {
   };
   Turn first(Sequence(engine_.get(), first_memory.memory()), options, into(&first_text));
   ASSERT_TRUE(first.Begin(prompt, PrefillMode::kBounded).ok());
+  first.KeepPromptLogits();
   first.StopAt(100);
   BatchRunner runner(engine_.get(), &clock_, {});
   bool stopped = false;

@@ -79,6 +79,7 @@ OWNERS = {
     "unicode/": ["gpu/tokenizer/unicode.cc"],
     "cuda": ["gpu/*"],
     "cooperative_groups": ["gpu/cuda/*"],
+    "cub/": ["gpu/cuda/*"],
 }
 # System headers: C++ (no dot), C and Linux.
 SYSTEM = re.compile(r"^(\w+|(sys|netinet|arpa|linux|net)/\w+\.h|(fcntl|unistd|errno|signal|poll|netdb|pthread|"

@@ -17,6 +17,7 @@
 #include "protocol/base/prng.h"
 #include "tests/gpu/cuda/bench_kernels.h"
 #include "tests/gpu/cuda/bench_model.h"
+#include "tests/gpu/cuda/bench_sampling.h"
 #include "tests/gpu/cuda/bench_small.h"
 #include "tests/gpu/cuda/bench_table.h"
 #include "tests/gpu/cuda/device_fixture.h"
@@ -45,6 +46,7 @@ class Bench {
     if (Wanted("indexer")) Indexer();
     if (Wanted("attention")) Attention();
     if (Wanted("kernels")) BenchSmallKernels(read_, bf16_);
+    if (Wanted("sampling")) BenchSampling(read_);
     if (Wanted("model")) BenchModel(read_);
     if (Wanted("sharded")) BenchSharded();
   }

@@ -9,6 +9,7 @@
 #include "gpu/cuda/cuda_engine.h"
 #include "gpu/cuda/hbm_pool.h"
 #include "gpu/cuda/random_fill.h"
+#include "gpu/engine/sampler.h"
 #include "gpu/tokenizer/engram_hash.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/prng.h"
@@ -96,6 +97,44 @@ void BenchModel(double read_gb_per_s) {
     std::printf("| decode, one sequence at %u | %.0f us | %.2f of the first | | | at most 1.35 |\n",
                 length, seconds * 1e6, seconds / short_step);
   }
+  // Of steps, mostly the token alone is wanted, drawn where the logits are.
+  for (const SamplingOptions& options :
+       {SamplingOptions(), SamplingOptions{.temperature = 0.8, .top_p = 0.95}}) {
+    constexpr uint32_t kLength = 1 << 12;
+    const Segment segment{.memory = memory(0, kLength),
+                          .tokens = std::span(tokens).first(kLength),
+                          .first = kLength - 1,
+                          .write_from = kLength - 1,
+                          .encoder_from = kLength - 128,
+                          .decoder_first = kLength - 1,
+                          .decoder_from = kLength - 128,
+                          .logits_from = kLength - 1};
+    LogitRow row{.draw = Sampler(options).DrawAt(kLength)};
+    double best = 1e9;
+    for (int i = 0; i < 8; ++i) {
+      const Instant begin = SystemClock().Now();
+      Must(engine->ForwardRows({&segment, 1}, {&row, 1}));
+      best = std::min(best, static_cast<double>(SystemClock().Now() - begin) / 1e9);
+    }
+    std::printf("| decode at %u, the %s token instead of logits | %.0f us | | | | |\n", kLength,
+                options.temperature == 0 ? "likeliest" : "drawn", best * 1e6);
+  }
+  // Drafts of five tokens, from windows of random codes.
+  for (const uint32_t count : {1u, kSequences}) {
+    std::vector<DraftRequest> requests;
+    for (uint32_t s = 0; s < count; ++s) {
+      requests.push_back({.memory = memory(s, 1 << 12), .length = 4000, .token = tokens[s]});
+    }
+    std::vector<DraftResult> results(count);
+    double best = 1e9;
+    for (int i = 0; i < 8; ++i) {
+      const Instant begin = SystemClock().Now();
+      Must(engine->Draft(requests, results));
+      best = std::min(best, static_cast<double>(SystemClock().Now() - begin) / 1e9);
+    }
+    std::printf("| drafts of %u sequences | %.0f us | | | | |\n", count, best * 1e6);
+  }
+
   // Replays: 128 rows through the encoder, alone and sixteen at once.
   const uint32_t length = 1 << 17;
   std::vector<Segment> replays;

@@ -306,7 +306,7 @@ TEST(CudaEngineTest, DraftsAreThoseOfTheCpu) {
                           .length = length,
                           .decoder_from = 0,
                           .token = Text(length + 1)[length],
-                          .choose = nullptr};
+                          .draws = {}};
     };
     DraftResult want, got;
     DraftRequest on_host = request(sequence.host()), on_device = request(sequence.device());

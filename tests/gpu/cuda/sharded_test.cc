@@ -108,7 +108,7 @@ DraftRequest DraftAfter(const SequenceMemory& memory, uint32_t length) {
           .length = length,
           .decoder_from = 0,
           .token = Text(length + 1)[length],
-          .choose = nullptr};
+          .draws = {}};
 }
 
 TEST_F(ShardedEngineTest, EachLayerGivesWhatItGivesOnOneGpu) {
