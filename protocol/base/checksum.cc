@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
+#include "protocol/base/check.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/slicing_crc32c.h"
 
@@ -49,6 +51,19 @@ Kernel Quickest() {
 uint32_t Crc32c(ConstBytes bytes, uint32_t previous) {
   static const Kernel kernel = Quickest();
   return ~kernel(~previous, bytes);
+}
+
+uint32_t CopyCrc32c(ConstBytes from, Bytes to, uint32_t previous) {
+  constexpr size_t kPieceBytes = 4096;
+  RP_CHECK(from.size() <= to.size());
+  while (!from.empty()) {
+    const size_t count = std::min(from.size(), kPieceBytes);
+    std::memcpy(to.data(), from.data(), count);
+    previous = Crc32c(to.first(count), previous);
+    from = from.subspan(count);
+    to = to.subspan(count);
+  }
+  return previous;
 }
 
 }  // namespace reprise

@@ -12,4 +12,8 @@ namespace reprise {
 // `previous` continues a checksum: Crc32c(ab) == Crc32c(b, Crc32c(a)).
 uint32_t Crc32c(ConstBytes bytes, uint32_t previous = 0);
 
+// Copies, and gives the checksum of the copy: that of what `to` holds, even when `from` changes
+// meanwhile. Page by page, each summed while it is in the first-level cache; they do not overlap.
+uint32_t CopyCrc32c(ConstBytes from, Bytes to, uint32_t previous = 0);
+
 }  // namespace reprise

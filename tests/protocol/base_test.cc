@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <set>
 
@@ -63,6 +64,19 @@ TEST(ChecksumTest, ContinuesAtEveryCut) {
   const ConstBytes bytes = AsBytes(text);
   for (size_t cut = 0; cut <= bytes.size(); ++cut) {
     EXPECT_EQ(Crc32c(bytes.subspan(cut), Crc32c(bytes.first(cut))), Crc32c(bytes)) << cut;
+  }
+}
+
+TEST(ChecksumTest, CopiesAreSummed) {
+  std::vector<std::byte> from(10'000), to(10'001);
+  Prng prng(3);
+  for (std::byte& byte : from) byte = static_cast<std::byte>(prng.Next());
+  for (const size_t bytes : {0u, 1u, 4095u, 4096u, 4097u, 8192u, 10'000u}) {
+    std::fill(to.begin(), to.end(), std::byte{0x55});
+    const ConstBytes part = ConstBytes(from).first(bytes);
+    EXPECT_EQ(CopyCrc32c(part, to, 7), Crc32c(part, 7)) << bytes;
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), to.begin())) << bytes;
+    EXPECT_EQ(to[bytes], std::byte{0x55}) << bytes;
   }
 }
 
