@@ -105,9 +105,11 @@ absl::Status Channel::Send(wire::Opcode opcode, std::string_view body,
   return last_words.ok() ? Break(sent) : last_words.status();
 }
 
-absl::Status Channel::CheckReply(const wire::FrameHeader& header) const {
+absl::Status Channel::CheckReply(const wire::FrameHeader& header, uint64_t oldest_id) const {
   const auto opcode = static_cast<wire::Opcode>(header.opcode);
-  if ((header.flags & wire::kReply) == 0 || opcode != opcode_ || header.request_id != request_id_) {
+  const bool asked =
+      header.request_id <= request_id_ && header.request_id >= std::min(oldest_id, request_id_);
+  if ((header.flags & wire::kReply) == 0 || opcode != opcode_ || !asked) {
     return Internal("the daemon answered another request (id " + std::to_string(header.request_id) +
                     ", asked " + std::to_string(request_id_) + "); connect again");
   }
@@ -117,7 +119,8 @@ absl::Status Channel::CheckReply(const wire::FrameHeader& header) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Reply> Channel::Receive(size_t body_bytes_expected, Instant deadline) {
+absl::StatusOr<Reply> Channel::Receive(size_t body_bytes_expected, Instant deadline,
+                                       uint64_t oldest_id) {
   RP_TRY(CheckOpen());
   frame_.resize(wire::kFrameHeaderBytes +
                 std::min<size_t>(body_bytes_expected, wire::kBodyBytesMax));
@@ -139,7 +142,7 @@ absl::StatusOr<Reply> Channel::Receive(size_t body_bytes_expected, Instant deadl
   }
   const bool refusal = reply.header.opcode == static_cast<uint8_t>(wire::Opcode::kHello) &&
                        reply.outcome() != Outcome::kOk && reply.header.data_bytes == 0;
-  if (absl::Status status = CheckReply(reply.header); !refusal && !status.ok()) {
+  if (absl::Status status = CheckReply(reply.header, oldest_id); !refusal && !status.ok()) {
     return Break(status);
   }
   const size_t frame_bytes = wire::kFrameHeaderBytes + size_t{reply.header.body_bytes};
@@ -169,8 +172,9 @@ absl::StatusOr<Reply> Channel::Call(wire::Opcode opcode, std::string_view body,
   return ReceiveOnly(body_bytes_expected, deadline);
 }
 
-absl::StatusOr<Reply> Channel::ReceiveOnly(size_t body_bytes_expected, Instant deadline) {
-  RP_ASSIGN(Reply reply, Receive(body_bytes_expected, deadline));
+absl::StatusOr<Reply> Channel::ReceiveOnly(size_t body_bytes_expected, Instant deadline,
+                                           uint64_t oldest_id) {
+  RP_ASSIGN(Reply reply, Receive(body_bytes_expected, deadline, oldest_id));
   if (reply.header.data_bytes != 0 || reply.more()) {
     return Break(Internal("the daemon sent data that was not asked for; connect again"));
   }

@@ -37,11 +37,14 @@ class Channel {
   absl::Status Send(wire::Opcode opcode, std::string_view body, std::span<const ConstBytes> data,
                     Instant deadline);
   // The next reply to the request sent last. `body_bytes_expected` sizes the first read: more than
-  // the frame has is an error when bytes follow it, so it is exact where replies have a data part.
-  absl::StatusOr<Reply> Receive(size_t body_bytes_expected, Instant deadline);
+  // the frame has is an error when bytes follow it, so it is exact where replies have a data part,
+  // and 0 where several requests are under way: those of one kind since `oldest_id`.
+  absl::StatusOr<Reply> Receive(size_t body_bytes_expected, Instant deadline,
+                                uint64_t oldest_id = UINT64_MAX);
   absl::Status ReceiveData(Bytes out, Instant deadline);
   // A reply that is the only one and has no data part.
-  absl::StatusOr<Reply> ReceiveOnly(size_t body_bytes_expected, Instant deadline);
+  absl::StatusOr<Reply> ReceiveOnly(size_t body_bytes_expected, Instant deadline,
+                                    uint64_t oldest_id = UINT64_MAX);
   // Send, then ReceiveOnly.
   absl::StatusOr<Reply> Call(wire::Opcode opcode, std::string_view body,
                              std::span<const ConstBytes> data, size_t body_bytes_expected,
@@ -63,7 +66,7 @@ class Channel {
  private:
   absl::Status CheckOpen() const;
   std::string TakeReleaseBody();
-  absl::Status CheckReply(const wire::FrameHeader& header) const;
+  absl::Status CheckReply(const wire::FrameHeader& header, uint64_t oldest_id) const;
 
   std::unique_ptr<Connection> connection_;
   std::string broken_by_;  // Empty while the connection is good.

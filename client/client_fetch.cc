@@ -27,8 +27,7 @@ std::string FetchBody(uint32_t daemon_id, std::span<const BlockKey> keys,
 
 absl::StatusOr<Landed> Client::Impl::FetchOnce(const OpenedNamespace& name_space,
                                                std::span<const BlockKey> keys,
-                                               const wire::Landing& landing,
-                                               const std::function<bool(uint32_t)>& check,
+                                               const wire::Landing& landing, const Check& check,
                                                Instant deadline) {
   RP_TRY(channel.Send(wire::Opcode::kFetch, FetchBody(name_space.daemon_id, keys, landing), {},
                       deadline));
@@ -62,6 +61,15 @@ absl::StatusOr<Landed> Client::Impl::FetchOnce(const OpenedNamespace& name_space
   return landed;
 }
 
+absl::StatusOr<Landed> Client::Impl::FetchInto(const OpenedNamespace& name_space,
+                                               std::span<const BlockKey> keys, Bytes whole,
+                                               Bytes part, const Check& check, Instant deadline) {
+  RP_TRY(rdma()->Register(whole));
+  const absl::StatusOr<wire::Landing> landing = rdma()->OpenLanding(whole, part, deadline);
+  if (!landing.ok()) return channel.Break(landing.status());
+  return CloseLanding(FetchOnce(name_space, keys, *landing, check, deadline), deadline);
+}
+
 absl::StatusOr<Lease> Client::Impl::AcquireByRdma(Client* client, const OpenedNamespace& name_space,
                                                   std::span<const BlockKey> keys) {
   const Instant deadline = Deadline();
@@ -71,10 +79,10 @@ absl::StatusOr<Lease> Client::Impl::AcquireByRdma(Client* client, const OpenedNa
   while (!keys.empty() && lease.stopped_by_ == Outcome::kOk) {
     const auto chunk = keys.first(std::min(keys.size(), kKeysPerFetch));
     keys = keys.subspan(chunk.size());
-    const Bytes buffer = buffers.Take(chunk.size() * record_bytes);
+    const uint64_t bytes = chunk.size() * record_bytes;
+    const Bytes buffer = buffers.Take(bytes);
     if (buffer.empty()) return ResourceExhausted("get: no memory for the records; ask for fewer");
     lease.buffers_.push_back(buffer);
-    RP_ASSIGN(const wire::Landing landing, rdma()->LandingFor(buffer));
     const auto check = [&](uint32_t i) {
       const ConstBytes record = buffer.subspan(i * record_bytes, record_bytes);
       if (!IsTheBlock(record, chunk[i], name_space.hash) ||
@@ -84,7 +92,8 @@ absl::StatusOr<Lease> Client::Impl::AcquireByRdma(Client* client, const OpenedNa
       lease.records_.push_back(record);
       return true;
     };
-    RP_ASSIGN(const Landed landed, FetchOnce(name_space, chunk, landing, check, deadline));
+    RP_ASSIGN(const Landed landed,
+              FetchInto(name_space, chunk, buffer, buffer.first(bytes), check, deadline));
     lease.from_ssd_ += landed.from_ssd;
     lease.stopped_by_ = landed.stopped_by;
     if (landed.records < chunk.size()) break;
@@ -104,7 +113,7 @@ absl::StatusOr<std::unique_ptr<LandingZone>> Client::RegisterLanding(Bytes memor
   zone->client_ = this;
   zone->host_ = memory;
   zone->bytes_ = memory.size();
-  if (impl_->rdma() != nullptr) RP_TRY(impl_->rdma()->LandingFor(memory).status());
+  if (impl_->rdma() != nullptr) RP_TRY(impl_->rdma()->Register(memory));
   return zone;
 }
 
@@ -146,21 +155,33 @@ absl::StatusOr<Landed> Client::Fetch(uint32_t namespace_id, std::span<const Bloc
     landed.stopped_by = lease.stopped_by();
     return landed;
   }
-  wire::Landing landing{.address = zone->address_, .bytes = zone->bytes_};
-  if (host) {
-    RP_ASSIGN(landing, impl_->rdma()->LandingFor(zone->host_));
-  } else {
-    landing.key = zone->device_->remote_key();
+  const Instant deadline = impl_->Deadline();
+  if (!host) {
+    return impl_->FetchOnce(
+        *name_space, keys,
+        {.address = zone->address_ + offset, .bytes = needed, .key = zone->device_->remote_key()},
+        [](uint32_t) { return true; }, deadline);
   }
-  landing.address += offset;
-  landing.bytes -= offset;
-  const auto check = [&](uint32_t i) {
-    if (!host) return true;
-    const ConstBytes record = memory.subspan(i * uint64_t{record_bytes()}, record_bytes());
-    return IsTheBlock(record, keys[i], name_space->hash) &&
-           VerifyRecord(record, keys[i]) == Outcome::kOk;
-  };
-  return impl_->FetchOnce(*name_space, keys, landing, check, impl_->Deadline());
+  Landed all;
+  while (all.records < keys.size() && all.stopped_by == Outcome::kOk) {
+    const auto chunk = keys.subspan(
+        all.records,
+        std::min<size_t>(keys.size() - all.records, rdma::kWindowBytesMax / record_bytes()));
+    const Bytes part = memory.subspan(all.records * uint64_t{record_bytes()},
+                                      chunk.size() * uint64_t{record_bytes()});
+    const auto check = [&](uint32_t i) {
+      const ConstBytes record = part.subspan(i * uint64_t{record_bytes()}, record_bytes());
+      return IsTheBlock(record, chunk[i], name_space->hash) &&
+             VerifyRecord(record, chunk[i]) == Outcome::kOk;
+    };
+    RP_ASSIGN(const Landed landed,
+              impl_->FetchInto(*name_space, chunk, zone->host_, part, check, deadline));
+    all.records += landed.records;
+    all.from_ssd += landed.from_ssd;
+    all.stopped_by = landed.stopped_by;
+    if (landed.records < chunk.size()) break;
+  }
+  return all;
 }
 
 }  // namespace reprise

@@ -42,11 +42,24 @@ class Client::Impl {
                                       std::span<const BlockKey> keys);
   absl::StatusOr<Lease> AcquireByRdma(Client* client, const OpenedNamespace& name_space,
                                       std::span<const BlockKey> keys);
-  // One Fetch. `check(i, record)`: whether record i, which has landed, is good; the run ends before
-  // the first that is not.
+  // One Fetch. `check(i)`: whether record i, which has landed, is good; the run ends before the
+  // first that is not.
+  using Check = std::function<bool(uint32_t)>;
   absl::StatusOr<Landed> FetchOnce(const OpenedNamespace& name_space,
                                    std::span<const BlockKey> keys, const wire::Landing& landing,
-                                   const std::function<bool(uint32_t)>& check, Instant deadline);
+                                   const Check& check, Instant deadline);
+  // The same into `part` of `whole`, which the daemon can write to until this returns.
+  absl::StatusOr<Landed> FetchInto(const OpenedNamespace& name_space,
+                                   std::span<const BlockKey> keys, Bytes whole, Bytes part,
+                                   const Check& check, Instant deadline);
+  // The landing's key ends, and `result` is returned, of a request that had it.
+  template <typename T>
+  absl::StatusOr<T> CloseLanding(absl::StatusOr<T> result, Instant deadline) {
+    if (rdma() == nullptr) return result;  // The connection was closed, and the key with it.
+    const absl::Status closed = rdma()->CloseLanding(deadline);
+    if (!closed.ok()) return channel.Break(closed);
+    return result;
+  }
   absl::StatusOr<Snapshot> GetWindowByRdma(const wire::WindowRequest& request);
   absl::StatusOr<Snapshot> GetWindowLocal(const wire::WindowRequest& request);
   absl::StatusOr<Snapshot> GetWindowRemote(const wire::WindowRequest& request);

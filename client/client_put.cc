@@ -7,12 +7,14 @@
 namespace reprise {
 namespace {
 
-// Records in one message by RDMA: while the daemon takes them over, the next are written.
+// Records in one message by RDMA, and messages under way: while the daemon takes one over, the next
+// ones' records are written, and neither waits for an answer to travel.
 constexpr size_t kRdmaBatch = 4;
+constexpr size_t kRdmaUnderWay = 4;
 
 // Cuts one Put into messages. With staging slots the records that lie in slots go first; then the
-// others, copied into slots. Without, all go in the data part, in order. The next message's records
-// are put into their slots while the daemon has the one before.
+// others, copied into slots. Without, all go in the data part, in order, a message at a time. The
+// next message's records are put into their slots while the daemon has the ones before.
 class PutCall {
  public:
   PutCall(Client::Impl* impl, uint32_t daemon_id, wire::Durability durability,
@@ -21,6 +23,7 @@ class PutCall {
     request_.namespace_id = daemon_id;
     request_.durability = durability;
     request_.inline_data = impl->memory.staging_slots() == 0 ? 1 : 0;
+    if (request_.inline_data == 0) under_way_max_ = impl->rdma() != nullptr ? kRdmaUnderWay : 2;
   }
 
   absl::Status Run() {
@@ -29,16 +32,14 @@ class PutCall {
     } else {
       PlanStaged();
     }
-    for (size_t i = 0; i < batches_.size(); ++i) {
-      if (i == 0) RP_TRY(Prepare(batches_[i]));
-      RP_TRY(Send(batches_[i]));
-      const bool last = i + 1 == batches_.size();
-      const bool ahead = !last && Disjoint(batches_[i], batches_[i + 1]);
-      if (ahead) RP_TRY(Prepare(batches_[i + 1]));
-      RP_TRY(Receive(batches_[i]));
-      if (!last && !ahead) RP_TRY(Prepare(batches_[i + 1]));
+    for (Batch& batch : batches_) {
+      while (MustWait(batch)) RP_TRY(Receive());
+      if (!refused_.ok()) break;
+      RP_TRY(Prepare(batch));
+      RP_TRY(Send(&batch));
     }
-    return absl::OkStatus();
+    while (!under_way_.empty()) RP_TRY(Receive());
+    return refused_;
   }
 
  private:
@@ -47,6 +48,7 @@ class PutCall {
     std::vector<size_t> records;
     std::vector<uint32_t> slots;  // Of each record; empty: they go in the data part.
     bool copied = false;          // Not there yet.
+    uint64_t request_id = 0;
   };
 
   void PlanInline() {
@@ -71,14 +73,14 @@ class PutCall {
       batch->records.push_back(i);
       batch->slots.push_back(slot);
     }
-    // Half of the slots each, so that one half is filled while the daemon reads the other.
+    // Half of the slots at most, so that one half is filled while the daemon reads the other.
     const auto half = static_cast<uint32_t>(std::clamp<size_t>(slot_count / 2, 1, limit));
     uint32_t slot = 0;
     for (const size_t i : others) {
       Batch* batch = BatchWithRoom(half, true);
       batch->records.push_back(i);
       batch->slots.push_back(slot);
-      slot = slot + 1 >= std::min(2 * half, slot_count) ? 0 : slot + 1;
+      slot = slot + 1 >= std::min<size_t>(under_way_max_ * half, slot_count) ? 0 : slot + 1;
     }
   }
 
@@ -90,9 +92,14 @@ class PutCall {
     return &batches_.back();
   }
 
-  static bool Disjoint(const Batch& a, const Batch& b) {
-    return std::find_first_of(a.slots.begin(), a.slots.end(), b.slots.begin(), b.slots.end()) ==
-           a.slots.end();
+  // Too many are under way, or one that is has a slot of this.
+  bool MustWait(const Batch& batch) const {
+    const auto shares = [&batch](const Batch* other) {
+      return std::find_first_of(other->slots.begin(), other->slots.end(), batch.slots.begin(),
+                                batch.slots.end()) != other->slots.end();
+    };
+    return under_way_.size() >= under_way_max_ ||
+           std::any_of(under_way_.begin(), under_way_.end(), shares);
   }
 
   // Puts the records where the daemon will find them.
@@ -106,22 +113,44 @@ class PutCall {
     return written.ok() ? written : impl_.channel.Break(written);
   }
 
-  absl::Status Send(const Batch& batch) {
-    request_.record_count = static_cast<uint32_t>(batch.records.size());
+  absl::Status Send(Batch* batch) {
+    request_.record_count = static_cast<uint32_t>(batch->records.size());
     std::string body;
     wire::Append(&body, request_);
-    wire::AppendArray<uint32_t>(&body, batch.slots);
+    wire::AppendArray<uint32_t>(&body, batch->slots);
     std::vector<ConstBytes> data;
     if (request_.inline_data != 0) {
-      for (const size_t i : batch.records) data.push_back(records_[i]);
+      for (const size_t i : batch->records) data.push_back(records_[i]);
     }
-    return impl_.channel.Send(wire::Opcode::kPut, body, data, deadline_);
+    const absl::Status sent = impl_.channel.Send(wire::Opcode::kPut, body, data, deadline_);
+    // Nobody is left to take the answers of those before.
+    if (!sent.ok()) return under_way_.empty() ? sent : impl_.channel.Break(sent);
+    batch->request_id = impl_.channel.request_id();
+    under_way_.push_back(batch);
+    return absl::OkStatus();
   }
 
-  absl::Status Receive(const Batch& batch) {
-    const size_t count = batch.records.size();
+  // One answer, of any message that is under way.
+  absl::Status Receive() {
+    // Of several, any may come first, and a refusal has no body.
+    const Batch& oldest = *under_way_.front();
+    const size_t body_bytes =
+        under_way_.size() == 1 ? sizeof(wire::PutReply) + oldest.records.size() : 0;
     RP_ASSIGN(const Reply reply,
-              impl_.channel.ReceiveOnly(sizeof(wire::PutReply) + count, deadline_));
+              impl_.channel.ReceiveOnly(body_bytes, deadline_, oldest.request_id));
+    const auto answered = std::find_if(
+        under_way_.begin(), under_way_.end(),
+        [&reply](const Batch* batch) { return batch->request_id == reply.header.request_id; });
+    if (answered == under_way_.end()) {
+      return impl_.channel.Break(DataLoss("put: a request was answered twice; connect again"));
+    }
+    const Batch& batch = **answered;
+    under_way_.erase(answered);
+    return TakeOutcomes(batch, reply);
+  }
+
+  absl::Status TakeOutcomes(const Batch& batch, const Reply& reply) {
+    const size_t count = batch.records.size();
     wire::PutReplyView view;
     if (!reply.body.empty() && wire::Decode(reply.body, &view) &&
         view.fixed.record_count == count) {
@@ -134,9 +163,10 @@ class PutCall {
       return impl_.channel.Break(DataLoss("put: the reply makes no sense; connect again"));
     }
     for (const size_t i : batch.records) outcomes_[i] = reply.outcome();
-    return reply.outcome() == Outcome::kInvalid || reply.outcome() == Outcome::kClosed
-               ? StatusOf(reply.outcome(), "put")
-               : absl::OkStatus();
+    if (reply.outcome() == Outcome::kInvalid || reply.outcome() == Outcome::kClosed) {
+      refused_ = StatusOf(reply.outcome(), "put");
+    }
+    return absl::OkStatus();
   }
 
   Client::Impl& impl_;
@@ -145,6 +175,9 @@ class PutCall {
   Instant deadline_;
   wire::PutRequest request_;
   std::vector<Batch> batches_;
+  size_t under_way_max_ = 1;
+  std::vector<Batch*> under_way_;  // In the order of their requests.
+  absl::Status refused_;           // The rest is not sent.
 };
 
 }  // namespace

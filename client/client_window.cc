@@ -76,11 +76,14 @@ absl::StatusOr<Snapshot> Client::Impl::GetWindowByRdma(const wire::WindowRequest
   if (buffer.empty()) return ResourceExhausted("window: no memory for the snapshot");
   const auto give_back = [this](const Bytes* taken) { buffers.Return(*taken); };
   const std::unique_ptr<const Bytes, decltype(give_back)> owner(&buffer, give_back);
-  RP_ASSIGN(const wire::Landing landing, rdma()->LandingFor(buffer));
+  RP_TRY(rdma()->Register(buffer));
+  const absl::StatusOr<wire::Landing> landing = rdma()->OpenLanding(buffer, buffer, deadline);
+  if (!landing.ok()) return channel.Break(landing.status());
   std::string body;
-  wire::Append(&body, wire::WindowFetchRequest{.request = request, .landing = landing});
-  RP_ASSIGN(const Reply reply, channel.Call(wire::Opcode::kWindowFetch, body, {},
-                                            sizeof(wire::WindowReply), deadline));
+  wire::Append(&body, wire::WindowFetchRequest{.request = request, .landing = *landing});
+  RP_ASSIGN(const Reply reply, CloseLanding(channel.Call(wire::Opcode::kWindowFetch, body, {},
+                                                         sizeof(wire::WindowReply), deadline),
+                                            deadline));
   // Larger than the landing: the bytes come behind their frame.
   if (reply.outcome() == Outcome::kInvalid) return GetWindowRemote(request);
   if (reply.outcome() != Outcome::kOk) return StatusOf(reply.outcome(), "window");

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "client/rdma_pacing.h"
+#include "protocol/base/check.h"
 
 namespace reprise {
 namespace {
@@ -38,6 +39,9 @@ absl::StatusOr<std::unique_ptr<RdmaLink>> RdmaLink::Create(rdma::Verbs* verbs,
             link->device_->MakeCompletionQueue(rdma::Endpoint::CompletionsMax(kEndpoint)));
   RP_ASSIGN(link->endpoint_,
             rdma::Endpoint::Create(link->device_.get(), link->queue_.get(), kEndpoint));
+  if (port->windows) {
+    RP_ASSIGN(link->window_, link->device_->MakeWindow());
+  }
   return link;
 }
 
@@ -55,14 +59,21 @@ absl::Status RdmaLink::Connect(const rdma::PeerAddress& peer, int socket, Bytes 
   staging_address_ = address;
   staging_key_ = key;
   if (!staging.empty()) {
-    RP_ASSIGN(staging_region_, device_->Register(staging, rdma::Access::kReadHere));
+    const auto access = window_ != nullptr ? rdma::Access::kWindows : rdma::Access::kReadHere;
+    RP_ASSIGN(staging_region_, device_->Register(staging, access));
   }
   return endpoint_->Connect(peer);
 }
 
 absl::Status RdmaLink::Prove(Instant deadline) {
   const uint32_t first = 0;
-  if (!staging_.empty()) RP_TRY(WriteSlots({&first, 1}, deadline));
+  if (!staging_.empty()) {
+    if (window_ != nullptr) {  // That it opens and closes is not known either.
+      RP_TRY(OpenWindow(*staging_region_, staging_.first(slot_bytes_), deadline));
+      RP_TRY(CloseLanding(deadline));
+    }
+    RP_TRY(WriteSlots({&first, 1}, deadline));
+  }
   const uint64_t work = endpoint_->Flush();
   while (!endpoint_->finished(work)) RP_TRY(Wait(deadline));
   proven_ = true;
@@ -156,21 +167,44 @@ absl::Status RdmaLink::WriteSlots(std::span<const uint32_t> slots, Instant deadl
   return endpoint_->broken() ? Broken() : absl::OkStatus();
 }
 
-absl::StatusOr<wire::Landing> RdmaLink::LandingFor(Bytes memory) {
-  const rdma::Memory* region = nullptr;
+absl::StatusOr<const rdma::Memory*> RdmaLink::Registration(Bytes memory) {
   for (const Registered& one : landings_) {
     if (one.memory.data() == memory.data() && one.memory.size() == memory.size()) {
-      region = one.region.get();
+      return one.region.get();
     }
   }
-  if (region == nullptr) {
-    RP_ASSIGN(auto made, device_->Register(memory, rdma::Access::kPeerWrites));
-    region = made.get();
-    landings_.push_back({memory, std::move(made)});
-  }
-  return wire::Landing{.address = reinterpret_cast<uint64_t>(memory.data()),
-                       .bytes = memory.size(),
-                       .key = region->remote_key()};
+  const auto access = window_ != nullptr ? rdma::Access::kWindows : rdma::Access::kPeerWrites;
+  RP_ASSIGN(auto made, device_->Register(memory, access));
+  landings_.push_back({memory, std::move(made)});
+  return landings_.back().region.get();
+}
+
+absl::Status RdmaLink::Register(Bytes memory) { return Registration(memory).status(); }
+
+absl::StatusOr<wire::Landing> RdmaLink::OpenLanding(Bytes memory, Bytes part, Instant deadline) {
+  RP_ASSIGN(const rdma::Memory* region, Registration(memory));
+  wire::Landing landing = {.address = reinterpret_cast<uint64_t>(part.data()),
+                           .bytes = part.size(),
+                           .key = region->remote_key()};
+  if (window_ == nullptr) return landing;
+  RP_TRY(OpenWindow(*region, part, deadline));
+  landing.key = window_->key();
+  return landing;
+}
+
+absl::Status RdmaLink::OpenWindow(const rdma::Memory& memory, ConstBytes part, Instant deadline) {
+  RP_CHECK(!open_);
+  while (!endpoint_->OpenWindow(window_.get(), memory, part)) RP_TRY(Wait(deadline));
+  open_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status RdmaLink::CloseLanding(Instant deadline) {
+  if (!std::exchange(open_, false)) return absl::OkStatus();
+  while (!endpoint_->CloseWindow(*window_)) RP_TRY(Wait(deadline));
+  const uint64_t work = endpoint_->Flush();
+  while (!endpoint_->finished(work)) RP_TRY(Wait(deadline));
+  return endpoint_->broken() ? Broken() : absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<rdma::Memory>> RdmaLink::RegisterDmabuf(int fd, uint64_t offset,

@@ -50,9 +50,15 @@ class RdmaLink {
   // Queues the slots for the daemon's staging area; they land before what is sent afterwards.
   absl::Status WriteSlots(std::span<const uint32_t> slots, Instant deadline);
 
-  // The daemon may write to `memory` until Forget, or the end of the link. Registered once, however
-  // often it is asked for.
-  absl::StatusOr<wire::Landing> LandingFor(Bytes memory);
+  // Registers `memory` with the device, until Forget or the end of the link; once, however often it
+  // is asked for.
+  absl::Status Register(Bytes memory);
+  // The daemon may write to `part` of `memory`, which is registered, until CloseLanding: what is
+  // sent next may tell it how. One at a time, of kWindowBytesMax at most. On a device without
+  // memory windows the key is that of `memory`, and lives as long as its registration.
+  absl::StatusOr<wire::Landing> OpenLanding(Bytes memory, Bytes part, Instant deadline);
+  // Nothing lands any more once it returns.
+  absl::Status CloseLanding(Instant deadline);
   absl::StatusOr<std::unique_ptr<rdma::Memory>> RegisterDmabuf(int fd, uint64_t offset,
                                                                uint64_t bytes, uint64_t address);
   void Forget(Bytes memory);
@@ -66,6 +72,8 @@ class RdmaLink {
   };
 
   RdmaLink() = default;
+  absl::StatusOr<const rdma::Memory*> Registration(Bytes memory);
+  absl::Status OpenWindow(const rdma::Memory& memory, ConstBytes part, Instant deadline);
   absl::Status Broken() const;
   absl::StatusOr<bool> Poll();
   absl::Status Wait(Instant deadline);
@@ -80,7 +88,9 @@ class RdmaLink {
   std::unique_ptr<rdma::CompletionQueue> queue_;
   std::vector<Registered> landings_;
   std::unique_ptr<rdma::Memory> staging_region_;
-  std::unique_ptr<rdma::Endpoint> endpoint_;  // Destroyed first: nothing lands afterwards.
+  std::unique_ptr<rdma::Endpoint> endpoint_;  // Goes before the memory: nothing lands afterwards.
+  std::unique_ptr<rdma::Window> window_;      // Null: the device has none.
+  bool open_ = false;                         // The window.
   Bytes staging_;
   uint32_t slot_bytes_ = 0;
   uint64_t staging_address_ = 0;

@@ -99,9 +99,8 @@ bool BlockStore::StoreRecord(PutOp* op, uint32_t slot) {
   const RecordHeader header = HeaderOf(op->tail);
   const Bytes record = slots_->bytes(slot).first(options_.record_bytes);
   const Bytes body = record.first(record.size() - kRecordTailBytes);
-  std::memcpy(body.data(), op->record.data(), body.size());
   std::memcpy(record.data() + body.size(), op->tail.data(), kRecordTailBytes);
-  if (Crc32c(body) != header.payload_crc) {
+  if (CopyCrc32c(op->record.first(body.size()), body) != header.payload_crc) {
     slots_->Free(slot);
     ++counts_.puts_invalid;
     Finish(op, Outcome::kCorrupt);

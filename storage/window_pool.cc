@@ -1,7 +1,6 @@
 #include "storage/window_pool.h"
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
 
 #include "protocol/base/check.h"
@@ -241,11 +240,10 @@ class WindowPool::Impl {
     for (ConstBytes rest : pieces) {
       while (!rest.empty()) {
         const Bytes room = slots_->bytes(slots[copied / slot_bytes_]).subspan(copied % slot_bytes_);
-        const Bytes target = room.first(std::min(room.size(), rest.size()));
-        std::memcpy(target.data(), rest.data(), target.size());
-        crc = Crc32c(target, crc);
-        rest = rest.subspan(target.size());
-        copied += target.size();
+        const size_t count = std::min(room.size(), rest.size());
+        crc = CopyCrc32c(rest.first(count), room, crc);
+        rest = rest.subspan(count);
+        copied += count;
       }
     }
     return crc;

@@ -201,7 +201,9 @@ Check JudgeRdma(const std::vector<rdma::Port>& ports, bool driver) {
       found += " (chosen: mtu " + std::to_string(port.mtu_bytes) + ", " +
                std::to_string(port.queue_pairs_max) + " queue pairs, " +
                std::to_string(port.regions_max) + " regions of up to " +
-               FormatBytes(port.region_bytes_max) + ")";
+               FormatBytes(port.region_bytes_max) +
+               (port.windows ? ", memory windows: keys end with their request)"
+                             : ", no memory windows: keys end with their memory's registration)");
     }
   }
   if (used != nullptr) return {"rdma", Level::kOk, found, ""};

@@ -114,12 +114,16 @@ void Endpoint::CloseMessage() {
   --credits_;
 }
 
-bool Endpoint::Write(const RemoteWrite& write, uint32_t local_key) {
-  // Room for this, for the open message before it, and for returned credits; a credit is kept for
-  // these.
+// For one piece of work behind the open message: for both, and for returned credits.
+bool Endpoint::MakeRoom() {
   if (broken() || room() < 3) return false;
-  if (write.told && credits_ < 2) return false;
   CloseMessage();
+  return true;
+}
+
+bool Endpoint::Write(const RemoteWrite& write, uint32_t local_key) {
+  if (write.told && credits_ < 2) return false;  // One is kept for returned credits.
+  if (!MakeRoom()) return false;
   Queue({.kind = write.told ? SendWork::Kind::kWriteTold : SendWork::Kind::kWrite,
          .bytes = static_cast<uint32_t>(write.data.size()),
          .data = write.data.data(),
@@ -128,6 +132,24 @@ bool Endpoint::Write(const RemoteWrite& write, uint32_t local_key) {
          .remote_address = write.address,
          .remote_key = write.key});
   if (write.told) --credits_;
+  return true;
+}
+
+bool Endpoint::OpenWindow(Window* window, const Memory& memory, ConstBytes part) {
+  RP_CHECK(!part.empty() && part.size() <= kWindowBytesMax);
+  if (!MakeRoom()) return false;
+  Queue({.kind = SendWork::Kind::kOpenWindow,
+         .bytes = static_cast<uint32_t>(part.size()),
+         .data = part.data(),
+         .remote_key = window->NextKey(),
+         .window = window,
+         .memory = &memory});
+  return true;
+}
+
+bool Endpoint::CloseWindow(const Window& window) {
+  if (!MakeRoom()) return false;
+  Queue({.kind = SendWork::Kind::kCloseWindow, .remote_key = window.key()});
   return true;
 }
 

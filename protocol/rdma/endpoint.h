@@ -56,6 +56,10 @@ class Endpoint {
   size_t Send(ConstBytes bytes);
   // `local_key`: of the memory that its data lies in. False: no room now.
   [[nodiscard]] bool Write(const RemoteWrite& write, uint32_t local_key);
+  // What is sent from now on may tell the peer window->key(), by which it can write to `part` of
+  // `memory`; until the work of a CloseWindow is finished. False: no room now.
+  [[nodiscard]] bool OpenWindow(Window* window, const Memory& memory, ConstBytes part);
+  [[nodiscard]] bool CloseWindow(const Window& window);
   // Posts what is queued. Its work, and all before it, is done once finished(Flush()).
   uint64_t Flush();
   bool finished(uint64_t work) const { return done_ >= work; }
@@ -95,6 +99,7 @@ class Endpoint {
   void PostReceive(uint32_t buffer);
   void PostFreedReceives();
   void CloseMessage();
+  bool MakeRoom();
   void Queue(SendWork work);
   void OnReceive(const Completed& completed);
   uint32_t room() const { return options_.queue_depth - static_cast<uint32_t>(queued_ - done_); }

@@ -34,6 +34,7 @@ using Owned = std::unique_ptr<T, Destroyer<T, kDestroy>>;
 using OwnedContext = Owned<ibv_context, ibv_close_device>;
 using OwnedDomain = Owned<ibv_pd, ibv_dealloc_pd>;
 using OwnedRegion = Owned<ibv_mr, ibv_dereg_mr>;
+using OwnedWindow = Owned<ibv_mw, ibv_dealloc_mw>;
 using OwnedChannel = Owned<ibv_comp_channel, ibv_destroy_comp_channel>;
 using OwnedQueue = Owned<ibv_cq, ibv_destroy_cq>;
 using OwnedPair = Owned<ibv_qp, ibv_destroy_qp>;
@@ -61,6 +62,12 @@ GidKind KindOf(uint32_t type) {
   return type == IBV_GID_TYPE_ROCE_V1 ? GidKind::kRoceV1 : GidKind::kInfiniBand;
 }
 
+// Windows of type 2, by which a key belongs to one queue pair.
+bool HasWindows(const ibv_device_attr& device) {
+  constexpr unsigned kTypes = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  return (device.device_cap_flags & kTypes) != 0 && device.max_mw > 0;
+}
+
 // Every address of every port of one device, as a Port each; a port without one is told once.
 void AddPorts(ibv_context* context, std::vector<Port>* ports) {
   ibv_device_attr device{};
@@ -81,7 +88,8 @@ void AddPorts(ibv_context* context, std::vector<Port>* ports) {
               .regions_max = static_cast<uint32_t>(device.max_mr),
               .queue_pairs_max = static_cast<uint32_t>(device.max_qp),
               .queue_depth_max = static_cast<uint32_t>(device.max_qp_wr),
-              .completions_max = static_cast<uint32_t>(device.max_cqe)};
+              .completions_max = static_cast<uint32_t>(device.max_cqe),
+              .windows = HasWindows(device)};
     bool any = false;
     for (const ibv_gid_entry& entry : gids) {
       if (entry.port_num != number) continue;
@@ -114,6 +122,7 @@ WorkError ErrorOf(ibv_wc_status status) {
     case IBV_WC_LOC_LEN_ERR:
     case IBV_WC_LOC_PROT_ERR:
     case IBV_WC_LOC_ACCESS_ERR:
+    case IBV_WC_MW_BIND_ERR:
       return WorkError::kLocal;
     default:
       return WorkError::kOther;
@@ -129,9 +138,22 @@ class LibMemory final : public Memory {
   explicit LibMemory(ibv_mr* region) : region_(region) {}
   uint32_t local_key() const override { return region_->lkey; }
   uint32_t remote_key() const override { return region_->rkey; }
+  ibv_mr* get() const { return region_.get(); }
 
  private:
   OwnedRegion region_;
+};
+
+class LibWindow final : public Window {
+ public:
+  explicit LibWindow(ibv_mw* window) : window_(window), key_(window->rkey) {}
+  uint32_t key() const override { return key_; }
+  uint32_t NextKey() override { return key_ = ibv_inc_rkey(key_); }
+  ibv_mw* get() const { return window_.get(); }
+
+ private:
+  OwnedWindow window_;
+  uint32_t key_;
 };
 
 class LibCompletionQueue final : public CompletionQueue {
@@ -265,6 +287,11 @@ class LibQueuePair final : public QueuePair {
       if (const int error = ibv_post_send(pair_.get(), requests.data(), &bad); error != 0) {
         return ErrnoStatus(error, "ibv_post_send");
       }
+      // A window is found by the key that it was opened with before.
+      for (const SendWork& one : work.first(count)) {
+        if (one.kind != SendWork::Kind::kOpenWindow) continue;
+        static_cast<LibWindow*>(one.window)->get()->rkey = one.remote_key;
+      }
       work = work.subspan(count);
     }
     return absl::OkStatus();
@@ -276,18 +303,37 @@ class LibQueuePair final : public QueuePair {
     to->wr_id = from.id;
     if (from.signaled) to->send_flags |= IBV_SEND_SIGNALED;
     if (from.inlined) to->send_flags |= IBV_SEND_INLINE;
+    switch (from.kind) {
+      case SendWork::Kind::kOpenWindow:
+        to->opcode = IBV_WR_BIND_MW;
+        to->bind_mw.mw = static_cast<LibWindow*>(from.window)->get();
+        to->bind_mw.rkey = from.remote_key;
+        to->bind_mw.bind_info = {.mr = static_cast<const LibMemory*>(from.memory)->get(),
+                                 .addr = reinterpret_cast<uint64_t>(from.data),
+                                 .length = from.bytes,
+                                 .mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
+        return;
+      case SendWork::Kind::kCloseWindow:
+        to->opcode = IBV_WR_LOCAL_INV;
+        to->invalidate_rkey = from.remote_key;
+        return;
+      case SendWork::Kind::kSend:
+        to->opcode = IBV_WR_SEND_WITH_IMM;
+        break;
+      case SendWork::Kind::kWrite:
+        to->opcode = IBV_WR_RDMA_WRITE;
+        break;
+      case SendWork::Kind::kWriteTold:
+        to->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+        break;
+    }
     to->imm_data = htonl(from.immediate);
     if (from.bytes > 0) {
       *part = PartOf(from.data, from.bytes, from.local_key);
       to->sg_list = part;
       to->num_sge = 1;
     }
-    if (from.kind == SendWork::Kind::kSend) {
-      to->opcode = IBV_WR_SEND_WITH_IMM;
-      return;
-    }
-    to->opcode =
-        from.kind == SendWork::Kind::kWrite ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_WRITE_WITH_IMM;
+    if (from.kind == SendWork::Kind::kSend) return;
     to->wr.rdma.remote_addr = from.remote_address;
     to->wr.rdma.rkey = from.remote_key;
   }
@@ -316,6 +362,7 @@ class LibDevice final : public Device {
     unsigned flags = IBV_ACCESS_RELAXED_ORDERING;
     if (access != Access::kReadHere) flags |= IBV_ACCESS_LOCAL_WRITE;
     if (access == Access::kPeerWrites) flags |= IBV_ACCESS_REMOTE_WRITE;
+    if (access == Access::kWindows) flags |= IBV_ACCESS_MW_BIND;
     ibv_mr* region = ibv_reg_mr(domain_.get(), memory.data(), memory.size(), flags);
     if (region != nullptr) return std::make_unique<LibMemory>(region);
     return ErrnoStatus(errno, "cannot register " + std::to_string(memory.size()) + " bytes with " +
@@ -335,6 +382,12 @@ class LibDevice final : public Device {
           "that does, such as mlx5 on Linux 5.12 or newer");
     }
     return ErrnoStatus(errno, "cannot register device memory with " + port_.device);
+  }
+
+  absl::StatusOr<std::unique_ptr<Window>> MakeWindow() override {
+    ibv_mw* window = ibv_alloc_mw(domain_.get(), IBV_MW_TYPE_2);
+    if (window != nullptr) return std::make_unique<LibWindow>(window);
+    return ErrnoStatus(errno, "cannot make a memory window on " + port_.device);
   }
 
   absl::StatusOr<std::unique_ptr<CompletionQueue>> MakeCompletionQueue(uint32_t entries) override {

@@ -38,6 +38,7 @@ struct Port {
   uint32_t queue_pairs_max = 0;
   uint32_t queue_depth_max = 0;
   uint32_t completions_max = 0;  // Of one completion queue.
+  bool windows = false;          // It has memory windows of type 2.
 };
 
 // True for an address that stands for an IPv4 one (::ffff:a.b.c.d).
@@ -70,6 +71,7 @@ enum class Access : uint8_t {
   kReadHere,    // The device reads it for what is sent and written from it.
   kWriteHere,   // And receives into it.
   kPeerWrites,  // And the peer writes to it, where it has the key.
+  kWindows,     // The peer writes to what windows show of it. Its own remote key is of no use.
 };
 
 // Memory that the device may use; until it is destroyed.
@@ -80,9 +82,26 @@ class Memory {
   virtual uint32_t remote_key() const = 0;
 };
 
+// A key to a part of registered memory, from the work that opens it to the work that closes it;
+// each time another key, of 256. Belongs to the queue pair that opened it: no other peer can use
+// it. Is closed, and that work finished, before it opens again, and destroyed before queue pair and
+// memory.
+class Window {
+ public:
+  virtual ~Window() = default;
+  // Of the window that is open, or was last.
+  virtual uint32_t key() const = 0;
+  // The key that it will open with next, which is key() from now on.
+  virtual uint32_t NextKey() = 0;
+};
+// What one window can show: devices take less than 2 GiB.
+inline constexpr uint64_t kWindowBytesMax = 1_GiB;
+
 struct SendWork {
   // kWriteTold: a write that takes a receive of the peer and gives it `immediate`.
-  enum class Kind : uint8_t { kSend, kWrite, kWriteTold };
+  // kOpenWindow: `window` shows data and bytes, a part of `memory`, by `remote_key`; to what is
+  // sent after it. kCloseWindow: ends `remote_key`; once it is finished, nothing lands any more.
+  enum class Kind : uint8_t { kSend, kWrite, kWriteTold, kOpenWindow, kCloseWindow };
   Kind kind = Kind::kSend;
   bool signaled = false;
   bool inlined = false;
@@ -92,6 +111,8 @@ struct SendWork {
   uint32_t immediate = 0;  // kSend, kWriteTold.
   uint64_t remote_address = 0;
   uint32_t remote_key = 0;
+  Window* window = nullptr;        // kOpenWindow, as is the next.
+  const Memory* memory = nullptr;  // Of Access::kWindows.
   uint64_t id = 0;
 };
 
@@ -166,6 +187,8 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<Memory>> RegisterDmabuf(int fd, uint64_t offset,
                                                                  uint64_t bytes,
                                                                  uint64_t address) = 0;
+  // REQUIRES: port().windows.
+  virtual absl::StatusOr<std::unique_ptr<Window>> MakeWindow() = 0;
   virtual absl::StatusOr<std::unique_ptr<CompletionQueue>> MakeCompletionQueue(
       uint32_t entries) = 0;
   virtual absl::StatusOr<std::unique_ptr<QueuePair>> MakeQueuePair(CompletionQueue* queue,

@@ -355,6 +355,20 @@ TEST_P(LocalClientTest, StagedAndOtherRecordsMix) {
   EXPECT_EQ(client_->Lookup(id_, keys_).value().hit_blocks, 9u);
 }
 
+// Several messages are under way when the first is refused: all are answered before the next call.
+TEST_P(LocalClientTest, ARefusedPutLeavesTheConnectionInStep) {
+  const std::vector<ConstBytes> views(records_.begin(), records_.begin() + 10);
+  std::vector<Outcome> outcomes(views.size());
+  server_.faults().opcode = static_cast<uint8_t>(wire::Opcode::kPut);
+  server_.faults().outcome = static_cast<uint8_t>(Outcome::kInvalid);
+  EXPECT_EQ(client_->Put(id_, views, wire::Durability::kRelaxed, outcomes).code(),
+            absl::StatusCode::kInvalidArgument);
+  server_.faults().outcome = 0;
+  EXPECT_EQ(client_->Lookup(id_, keys_).value().hit_blocks, 0u);
+  ASSERT_TRUE(client_->Put(id_, views, wire::Durability::kRelaxed, outcomes).ok());
+  EXPECT_THAT(outcomes, testing::Each(Outcome::kOk));
+}
+
 TEST_P(LocalClientTest, SnapshotsInStagingAreNotCopied) {
   const Bytes first = client_->staging(1);
   std::fill_n(first.data(), 40'000, std::byte{5});

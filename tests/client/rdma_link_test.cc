@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstring>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -79,6 +80,26 @@ class RdmaLinkTest : public testing::Test {
     ASSERT_EQ(endpoint_->Send(AsBytes(text)), text.size());
     endpoint_->Flush();
   }
+  // What the daemon is told comes behind the window that it is told of.
+  static bool Ask(RdmaLink* link) {
+    std::string text = "get";
+    iovec part = {text.data(), text.size()};
+    return link->Send({&part, 1}, Soon()).ok();
+  }
+  // A slot of `byte`, `offset` bytes into the landing; then polls for what became of it.
+  void DaemonWrites(const wire::Landing& landing, uint64_t offset, std::byte byte, uint32_t tag) {
+    std::vector<std::byte> slot(kSlotBytes, byte);
+    const auto local = *device_->Register(slot, rdma::Access::kReadHere);
+    PollDaemon();
+    ASSERT_TRUE(endpoint_->Write({.data = slot,
+                                  .address = landing.address + offset,
+                                  .key = landing.key,
+                                  .told = true,
+                                  .tag = tag},
+                                 local->local_key()));
+    endpoint_->Flush();
+    PollDaemon();
+  }
   std::string DaemonReceives() {
     PollDaemon();
     std::string text(endpoint_->readable(), '\0');
@@ -129,27 +150,91 @@ TEST_F(RdmaLinkTest, ALandingIsRegisteredOnceAndForgotten) {
   const auto link = Proven();
   const uint32_t before = fabric_.regions();
   std::vector<std::byte> memory(2 * kSlotBytes);
-  const auto landing = link->LandingFor(memory);
+  ASSERT_TRUE(link->Register(memory).ok());
+  ASSERT_TRUE(link->Register(memory).ok());
+  const auto landing = link->OpenLanding(memory, memory, Soon());
   ASSERT_TRUE(landing.ok());
-  EXPECT_EQ(link->LandingFor(memory)->key, landing->key);
   EXPECT_EQ(fabric_.regions(), before + 1);
+  ASSERT_TRUE(Ask(link.get()));
 
-  const auto local = device_->Register(staging_, rdma::Access::kReadHere);
-  staging_[0] = std::byte{5};
-  ASSERT_TRUE(endpoint_->Write({.data = Bytes(staging_).first(kSlotBytes),
-                                .address = landing->address + kSlotBytes,
-                                .key = landing->key,
-                                .told = true,
-                                .tag = 77},
-                               (*local)->local_key()));
-  endpoint_->Flush();
+  DaemonWrites(*landing, kSlotBytes, std::byte{5}, 77);
   DaemonSends("done");
   std::array<std::byte, 4> reply;
   ASSERT_TRUE(link->Receive(reply, 4, Soon()).ok());
   EXPECT_FALSE(link->Landed(76));
   EXPECT_EQ(memory[kSlotBytes], std::byte{5});
+  ASSERT_TRUE(link->CloseLanding(Soon()).ok());
   link->Forget(memory);
-  EXPECT_EQ(fabric_.regions(), before + 1);  // The test's own.
+  EXPECT_EQ(fabric_.regions(), before);
+}
+
+TEST_F(RdmaLinkTest, AKeyEndsWithItsRequest) {
+  const auto link = Proven();
+  std::vector<std::byte> memory(4 * kSlotBytes, std::byte{1});
+  const Bytes part = Bytes(memory).subspan(kSlotBytes, kSlotBytes);
+  std::array<std::byte, 4> reply;
+  std::set<uint32_t> keys;
+  for (int i = 0; i < 20; ++i) {
+    const auto landing = link->OpenLanding(memory, part, Soon());
+    ASSERT_TRUE(landing.ok());
+    EXPECT_TRUE(keys.insert(landing->key).second);
+    EXPECT_EQ(landing->address, reinterpret_cast<uint64_t>(part.data()));
+    EXPECT_EQ(landing->bytes, part.size());
+    ASSERT_TRUE(Ask(link.get()));
+    DaemonWrites(*landing, 0, std::byte{2}, 1);
+    DaemonSends("done");
+    ASSERT_TRUE(link->Receive(reply, 4, Soon()).ok());
+    ASSERT_TRUE(link->CloseLanding(Soon()).ok());
+    EXPECT_EQ(fabric_.open_windows(), 0u);
+  }
+  // The same again, too late: the memory is still registered, and does not change.
+  const wire::Landing landing = *link->OpenLanding(memory, part, Soon());
+  ASSERT_TRUE(Ask(link.get()));
+  ASSERT_TRUE(link->CloseLanding(Soon()).ok());
+  DaemonWrites(landing, 0, std::byte{3}, 2);
+  EXPECT_EQ(part[0], std::byte{2});
+  EXPECT_EQ(endpoint_->error(), rdma::WorkError::kPeerRefused);
+}
+
+TEST_F(RdmaLinkTest, AKeyShowsNoMoreThanItsPart) {
+  const auto link = Proven();
+  std::vector<std::byte> memory(4 * kSlotBytes, std::byte{1});
+  wire::Landing landing =
+      *link->OpenLanding(memory, Bytes(memory).subspan(kSlotBytes, kSlotBytes), Soon());
+  ASSERT_TRUE(Ask(link.get()));
+  DaemonWrites(landing, kSlotBytes, std::byte{2}, 1);
+  EXPECT_EQ(memory[2 * kSlotBytes], std::byte{1});
+  EXPECT_EQ(endpoint_->error(), rdma::WorkError::kPeerRefused);
+}
+
+TEST_F(RdmaLinkTest, WithoutWindowsTheKeyIsTheRegistrations) {
+  fabric_.set_windows(false);
+  const auto link = Proven();
+  EXPECT_EQ(fabric_.windows(), 0u);
+  std::vector<std::byte> memory(2 * kSlotBytes);
+  const wire::Landing first = *link->OpenLanding(memory, memory, Soon());
+  ASSERT_TRUE(link->CloseLanding(Soon()).ok());
+  const Bytes part = Bytes(memory).subspan(kSlotBytes);
+  const wire::Landing second = *link->OpenLanding(memory, part, Soon());
+  EXPECT_EQ(first.key, second.key);
+  EXPECT_EQ(second.address, first.address + kSlotBytes);
+  EXPECT_EQ(second.bytes, kSlotBytes);
+  DaemonWrites(second, 0, std::byte{4}, 1);
+  EXPECT_EQ(part[0], std::byte{4});
+  ASSERT_TRUE(link->CloseLanding(Soon()).ok());
+}
+
+// A request that is given up ends with its link.
+TEST_F(RdmaLinkTest, AnOpenLandingEndsWithTheLink) {
+  const uint32_t before = fabric_.regions();
+  auto link = Proven();
+  std::vector<std::byte> memory(kSlotBytes);
+  ASSERT_TRUE(link->OpenLanding(memory, memory, Soon()).ok());
+  ASSERT_TRUE(Ask(link.get()));
+  EXPECT_EQ(fabric_.open_windows(), 1u);
+  link.reset();
+  EXPECT_EQ(fabric_.open_windows() + fabric_.windows(), 0u);
+  EXPECT_LE(fabric_.regions(), before);
 }
 
 TEST_F(RdmaLinkTest, SilenceEndsByTheDeadline) {
@@ -222,7 +307,7 @@ TEST_F(RdmaLinkTest, OffAndUnknownDevicesSayWhy) {
 
 TEST_F(RdmaLinkTest, NothingIsLeftBehind) {
   const uint32_t regions = fabric_.regions(), pairs = fabric_.queue_pairs();
-  for (uint32_t fault = 0; fault < 8; ++fault) {
+  for (uint32_t fault = 0; fault < 9; ++fault) {
     fabric_.FailCall(fault);
     auto link = Create();
     if (link.ok()) {
@@ -232,6 +317,7 @@ TEST_F(RdmaLinkTest, NothingIsLeftBehind) {
     link = absl::CancelledError();
     EXPECT_EQ(fabric_.regions(), regions);
     EXPECT_EQ(fabric_.queue_pairs(), pairs);
+    EXPECT_EQ(fabric_.windows(), 0u);
   }
 }
 

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <set>
 
@@ -9,6 +10,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/prng.h"
 #include "protocol/base/sha256.h"
+#include "protocol/base/slicing_crc32c.h"
 #include "protocol/base/status.h"
 #include "protocol/base/types.h"
 #include "protocol/base/units.h"
@@ -63,6 +65,33 @@ TEST(ChecksumTest, ContinuesAtEveryCut) {
   for (size_t cut = 0; cut <= bytes.size(); ++cut) {
     EXPECT_EQ(Crc32c(bytes.subspan(cut), Crc32c(bytes.first(cut))), Crc32c(bytes)) << cut;
   }
+}
+
+TEST(ChecksumTest, CopiesAreSummed) {
+  std::vector<std::byte> from(10'000), to(10'001);
+  Prng prng(3);
+  for (std::byte& byte : from) byte = static_cast<std::byte>(prng.Next());
+  for (const size_t bytes : {0u, 1u, 4095u, 4096u, 4097u, 8192u, 10'000u}) {
+    std::fill(to.begin(), to.end(), std::byte{0x55});
+    const ConstBytes part = ConstBytes(from).first(bytes);
+    EXPECT_EQ(CopyCrc32c(part, to, 7), Crc32c(part, 7)) << bytes;
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), to.begin())) << bytes;
+    EXPECT_EQ(to[bytes], std::byte{0x55}) << bytes;
+  }
+}
+
+// Which of the two computes a checksum is decided by time: they have to agree.
+TEST(ChecksumTest, TablesGiveTheSame) {
+  std::string text(5000, '\0');
+  Prng prng(2);
+  for (char& c : text) c = static_cast<char>(prng.Next());
+  for (int i = 0; i < 1000; ++i) {
+    const size_t begin = prng.Below(100);
+    const ConstBytes bytes = AsBytes(text).subspan(begin, prng.Below(i < 500 ? 64 : 4900));
+    const auto previous = static_cast<uint32_t>(prng.Next());
+    EXPECT_EQ(~SlicingCrc32c(~previous, bytes), Crc32c(bytes, previous)) << i;
+  }
+  EXPECT_EQ(~SlicingCrc32c(~0u, AsBytes("123456789")), 0xE3069283u);
 }
 
 TEST(Sha256Test, Vectors) {

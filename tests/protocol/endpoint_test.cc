@@ -125,6 +125,87 @@ TEST(EndpointTest, WritesLandBeforeWhatFollowsThem) {
   EXPECT_TRUE(writer.endpoint->finished(work));
 }
 
+// Windows open before what is sent behind them, end when they are closed, and serve one peer alone.
+TEST(EndpointTest, AWindowShowsItsPartToItsPeerWhileItIsOpen) {
+  test::FakeFabric fabric;
+  Side reader(&fabric), writer(&fabric), other(&fabric), third(&fabric);
+  Connect(&reader, &writer);
+  Connect(&other, &third);
+  std::vector<std::byte> from(64, std::byte{7}), to(256);
+  const auto source = *writer.device->Register(from, Access::kReadHere);
+  const auto others = *third.device->Register(from, Access::kReadHere);
+  const auto landing = *reader.device->Register(to, Access::kWindows);
+  const auto window = *reader.device->MakeWindow();
+  const auto write = [&](Side* side, const Memory& memory, uint64_t offset, uint32_t key) {
+    EXPECT_TRUE(side->endpoint->Write(
+        {.data = from, .address = reinterpret_cast<uint64_t>(to.data()) + offset, .key = key},
+        memory.local_key()));
+    side->endpoint->Flush();
+    fabric.Run();
+    while (side->Poll() > 0) {
+    }
+    return side->endpoint->error();
+  };
+  uint32_t before = 0;
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(reader.endpoint->OpenWindow(window.get(), *landing, Bytes(to).subspan(64, 64)));
+    EXPECT_NE(window->key(), before);
+    before = window->key();
+    EXPECT_EQ(reader.endpoint->Send(AsBytes("go")), 2u);
+    reader.endpoint->Flush();
+    while (writer.endpoint->readable() == 0) {
+      ASSERT_TRUE(fabric.Step());
+      writer.Poll();
+    }
+    EXPECT_EQ(fabric.open_windows(), 1u);
+    EXPECT_EQ(write(&writer, *source, 64, window->key()), WorkError::kNone);
+    EXPECT_EQ(to[64], std::byte{7});
+    std::array<std::byte, 2> out;
+    writer.endpoint->Receive(out);
+    writer.endpoint->Flush();
+    if (i == 9) break;
+    ASSERT_TRUE(reader.endpoint->CloseWindow(*window));
+    const uint64_t work = reader.endpoint->Flush();
+    fabric.Run();
+    while (!reader.endpoint->finished(work)) ASSERT_GT(reader.Poll(), 0u);
+    EXPECT_EQ(fabric.open_windows(), 0u);
+  }
+  // Open, but not for this peer; nor does the registration's own key serve.
+  EXPECT_EQ(write(&third, *others, 64, window->key()), WorkError::kPeerRefused);
+  ASSERT_TRUE(reader.endpoint->CloseWindow(*window));
+  reader.endpoint->Flush();
+  fabric.Run();
+  to[64] = std::byte{0};
+  EXPECT_EQ(write(&writer, *source, 64, window->key()), WorkError::kPeerRefused);
+  EXPECT_EQ(to[64], std::byte{0});
+}
+
+TEST(EndpointTest, WindowsAreForMemoryThatIsRegisteredForThem) {
+  for (const Access access : {Access::kWriteHere, Access::kPeerWrites, Access::kWindows}) {
+    test::FakeFabric fabric;
+    fabric.set_immediate(true);
+    Side reader(&fabric), writer(&fabric);
+    Connect(&reader, &writer);
+    std::vector<std::byte> from(64), to(64);
+    const auto source = *writer.device->Register(from, Access::kReadHere);
+    const auto landing = *reader.device->Register(to, access);
+    const auto window = *reader.device->MakeWindow();
+    ASSERT_TRUE(reader.endpoint->OpenWindow(window.get(), *landing, to));
+    reader.endpoint->Flush();
+    reader.Poll();
+    EXPECT_EQ(reader.endpoint->error(),
+              access == Access::kWindows ? WorkError::kNone : WorkError::kLocal);
+    if (access != Access::kWindows) continue;
+    ASSERT_TRUE(writer.endpoint->Write({.data = from,
+                                        .address = reinterpret_cast<uint64_t>(to.data()),
+                                        .key = landing->remote_key()},
+                                       source->local_key()));
+    writer.endpoint->Flush();
+    writer.Poll();
+    EXPECT_EQ(writer.endpoint->error(), WorkError::kPeerRefused);
+  }
+}
+
 // A reader that does not read stops its writer, and neither loses anything.
 TEST(EndpointTest, CreditsHoldBackTheSender) {
   test::FakeFabric fabric;

@@ -9,17 +9,46 @@
 #include "protocol/base/check.h"
 
 namespace reprise::rdma::test {
+namespace {
+
+constexpr uint32_t kRemoteBit = 0x8000'0000u;  // Of the keys that peers use.
+
+}  // namespace
 
 class FakeMemory final : public Memory {
  public:
   FakeMemory(FakeFabric* fabric, uint32_t key) : fabric_(*fabric), key_(key) {}
-  ~FakeMemory() override { fabric_.regions_.erase(key_); }
+  ~FakeMemory() override {
+    for (const auto& [key, window] : fabric_.open_windows_) RP_CHECK(window.region_key != key_);
+    fabric_.regions_.erase(key_);
+  }
   uint32_t local_key() const override { return key_; }
-  uint32_t remote_key() const override { return key_ | 0x8000'0000u; }
+  uint32_t remote_key() const override { return key_ | kRemoteBit; }
 
  private:
   FakeFabric& fabric_;
   uint32_t key_;
+};
+
+class FakeWindow final : public Window {
+ public:
+  explicit FakeWindow(FakeFabric* fabric) : fabric_(*fabric) {
+    ++fabric_.windows_;
+    NextKey();
+  }
+  ~FakeWindow() override {
+    --fabric_.windows_;
+    fabric_.open_windows_.erase(key_);
+  }
+  uint32_t key() const override { return key_; }
+  uint32_t NextKey() override {
+    RP_CHECK(!fabric_.open_windows_.contains(key_));
+    return key_ = fabric_.next_key_++ | kRemoteBit;
+  }
+
+ private:
+  FakeFabric& fabric_;
+  uint32_t key_ = 0;
 };
 
 class FakeQueue final : public CompletionQueue {
@@ -68,7 +97,10 @@ class FakeQueuePair final : public QueuePair {
         number_(fabric->next_pair_++) {
     fabric_.pairs_[number_] = this;
   }
-  ~FakeQueuePair() override { fabric_.pairs_.erase(number_); }
+  ~FakeQueuePair() override {
+    for (const auto& [key, window] : fabric_.open_windows_) RP_CHECK(window.queue_pair != number_);
+    fabric_.pairs_.erase(number_);
+  }
 
   uint32_t number() const override { return number_; }
   uint32_t inline_bytes() const override { return shape_.inline_bytes; }
@@ -153,6 +185,11 @@ class FakeDevice final : public Device {
                                                          uint64_t) override {
     return FailedPrecondition("this device takes no device memory");
   }
+  absl::StatusOr<std::unique_ptr<Window>> MakeWindow() override {
+    RP_CHECK(port_.windows);
+    if (fabric_.TakeFault()) return Internal("a fault");
+    return std::make_unique<FakeWindow>(&fabric_);
+  }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> MakeCompletionQueue(uint32_t entries) override {
     if (fabric_.TakeFault()) return Internal("a fault");
     return std::make_unique<FakeQueue>(entries);
@@ -177,6 +214,7 @@ absl::StatusOr<std::vector<Port>> FakeFabric::Ports() {
   port.region_bytes_max = region_bytes_max_;
   port.queue_pairs_max = 1000;
   port.completions_max = 65'536;
+  port.windows = has_windows_;
   return std::vector<Port>{port};
 }
 
@@ -185,6 +223,9 @@ absl::StatusOr<std::unique_ptr<Device>> FakeFabric::Open(const Port& port) {
 }
 
 void FakeFabric::KillDevice(const Device* device) {
+  std::erase_if(open_windows_, [this, device](const auto& window) {
+    return regions_.at(window.second.region_key).device == device;
+  });
   std::erase_if(pairs_, [device](const auto& pair) { return pair.second->device_ == device; });
   std::erase_if(regions_, [device](const auto& region) { return region.second.device == device; });
 }
@@ -207,7 +248,35 @@ const FakeFabric::Region* FakeFabric::Find(uint32_t key, const std::byte* at,
   return inside ? &found->second : nullptr;
 }
 
+bool FakeFabric::MayWrite(const FakeQueuePair& pair, uint32_t key, const std::byte* at,
+                          uint64_t bytes) const {
+  if (const auto window = open_windows_.find(key); window != open_windows_.end()) {
+    const Bytes memory = window->second.memory;
+    return window->second.queue_pair == pair.number_ && at >= memory.data() &&
+           at + bytes <= memory.data() + memory.size();
+  }
+  const Region* region = (key & kRemoteBit) != 0 ? Find(key & ~kRemoteBit, at, bytes) : nullptr;
+  return region != nullptr && region->access == Access::kPeerWrites;
+}
+
+bool FakeFabric::Open(const FakeQueuePair& pair, const SendWork& work) {
+  const uint32_t region_key = work.memory->local_key();
+  const Region* region = Find(region_key, work.data, work.bytes);
+  if (region == nullptr || region->access != Access::kWindows || region->device != pair.device_) {
+    return false;
+  }
+  const Bytes memory(const_cast<std::byte*>(work.data), work.bytes);
+  return open_windows_.try_emplace(work.remote_key, pair.number_, region_key, memory).second;
+}
+
 void FakeFabric::Execute(FakeQueuePair* from, const SendWork& work) {
+  const bool opens = work.kind == SendWork::Kind::kOpenWindow;
+  if (opens || work.kind == SendWork::Kind::kCloseWindow) {  // The peer learns nothing.
+    const bool done = opens ? Open(*from, work) : open_windows_.erase(work.remote_key) == 1;
+    if (!done) return from->Fail(work, WorkError::kLocal);
+    if (work.signaled) from->Complete(work.id, WorkError::kNone);
+    return;
+  }
   if (work.bytes > 0 && !work.inlined && Find(work.local_key, work.data, work.bytes) == nullptr) {
     return from->Fail(work, WorkError::kLocal);
   }
@@ -216,9 +285,7 @@ void FakeFabric::Execute(FakeQueuePair* from, const SendWork& work) {
   if (!link_up_ || to == nullptr || to->failed_) return from->Fail(work, WorkError::kPeerSilent);
   if (work.kind != SendWork::Kind::kSend && work.bytes > 0) {
     auto* target = reinterpret_cast<std::byte*>(work.remote_address);
-    const bool keyed = (work.remote_key & 0x8000'0000u) != 0;
-    const Region* region = Find(work.remote_key & 0x7fff'ffffu, target, work.bytes);
-    if (!keyed || region == nullptr || region->access != Access::kPeerWrites) {
+    if (!MayWrite(*to, work.remote_key, target, work.bytes)) {
       to->FailReceives();
       return from->Fail(work, WorkError::kPeerRefused);
     }

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 
@@ -66,7 +67,7 @@ class RdmaTest : public DaemonTest {
 class RawRdma {
  public:
   explicit RawRdma(const std::string& address)
-      : verbs_(rdma::MakeLibVerbs()), deadline_(SystemClock().Now() + 20 * kSecond) {
+      : verbs_(rdma::MakeLibVerbs()), deadline_(SystemClock().Now() + 60 * kSecond) {
     auto connection = Connection::Open(address, 0, deadline_);
     EXPECT_TRUE(connection.ok()) << connection.status();
     rdma::Gid gid;
@@ -214,6 +215,7 @@ TEST_F(RdmaTest, AutoTakesRdmaAndTheOthersAreAsAsked) {
   const auto doctor = RunReprise({"doctor"}, address);
   EXPECT_THAT(doctor.out, HasSubstr("rxe0:1"));
   EXPECT_THAT(doctor.out, HasSubstr("10.77.0.1"));
+  EXPECT_THAT(doctor.out, HasSubstr("memory windows: keys end with their request"));
 }
 
 TEST_F(RdmaTest, WrongKeysAndShortRegionsEndThatConnectionAlone) {
@@ -226,7 +228,7 @@ TEST_F(RdmaTest, WrongKeysAndShortRegionsEndThatConnectionAlone) {
     RawRdma raw(address);
     const uint32_t name_space = raw.OpenNamespace(chain.manifest());
     std::vector<std::byte> memory(10 * raw.record_bytes());
-    wire::Landing landing = *raw.link().LandingFor(memory);
+    wire::Landing landing = *raw.link().OpenLanding(memory, memory, raw.deadline());
     // Too small by what the request says of itself: refused, and the connection lives on.
     const auto refused = raw.Fetch(name_space, chain.keys(), landing);
     ASSERT_TRUE(refused.ok()) << refused.status();
@@ -243,7 +245,7 @@ TEST_F(RdmaTest, WrongKeysAndShortRegionsEndThatConnectionAlone) {
     RawRdma raw(address);
     const uint32_t name_space = raw.OpenNamespace(chain.manifest());
     std::vector<std::byte> memory(40 * raw.record_bytes());
-    wire::Landing landing = *raw.link().LandingFor(memory);
+    wire::Landing landing = *raw.link().OpenLanding(memory, memory, raw.deadline());
     landing.key ^= 0xff;
     EXPECT_FALSE(raw.Fetch(name_space, chain.keys(), landing).ok());
   }
@@ -256,6 +258,35 @@ TEST_F(RdmaTest, WrongKeysAndShortRegionsEndThatConnectionAlone) {
   EXPECT_EQ(GetRun(good.get(), chain), 30u);
   EXPECT_GE(Rdma()["errors"]["peer_refused"], 2);
   EXPECT_EQ(Rdma()["queue_pairs"], 1);
+}
+
+TEST_F(RdmaTest, AKeyEndsWithItsRequest) {
+  const auto good = ConnectRdma();
+  ASSERT_NE(good, nullptr);
+  const Chain chain(NanoManifest(), 12, 30);
+  ASSERT_TRUE(PutChain(good.get(), chain));
+  RawRdma raw(tcp_address());
+  const uint32_t name_space = raw.OpenNamespace(chain.manifest());
+  const uint64_t bytes = chain.size() * uint64_t{raw.record_bytes()};
+  std::vector<std::byte> memory(2 * bytes, std::byte{0x55});
+  const Bytes part = Bytes(memory).first(bytes);
+  wire::Landing landing;
+  for (int i = 0; i < 300; ++i) {  // More often than a window has keys.
+    const uint32_t before = landing.key;
+    landing = *raw.link().OpenLanding(memory, part, raw.deadline());
+    EXPECT_NE(landing.key, before);
+    const auto fetched = raw.Fetch(name_space, std::span(chain.keys()).first(1), landing);
+    ASSERT_TRUE(fetched.ok()) << i << ": " << fetched.status();
+    ASSERT_TRUE(raw.link().CloseLanding(raw.deadline()).ok());
+    EXPECT_TRUE(chain.IsRecord(0, part.first(raw.record_bytes())));
+  }
+  EXPECT_EQ(memory[bytes], std::byte{0x55});
+  std::fill(memory.begin(), memory.end(), std::byte{0x55});
+  EXPECT_FALSE(raw.Fetch(name_space, chain.keys(), landing).ok());
+  EXPECT_TRUE(std::all_of(memory.begin(), memory.end(),
+                          [](std::byte byte) { return byte == std::byte{0x55}; }));
+  EXPECT_GE(Rdma()["errors"]["peer_refused"], 1);
+  EXPECT_EQ(GetRun(good.get(), chain), chain.size());
 }
 
 TEST_F(RdmaTest, ADeadLinkIsNoticedAndALivingOneIsUsedAgain) {

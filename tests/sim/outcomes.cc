@@ -82,6 +82,7 @@ std::vector<std::string_view> Outcomes::Required() {
       "rdma_connected",
       "rdma_declined",
       "rdma_fetched",
+      "rdma_key_ended",
       "rdma_fault",
   };
 }

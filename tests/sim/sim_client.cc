@@ -213,7 +213,9 @@ void SimClient::OnFrame(const wire::FrameHeader& header, ConstBytes body, ConstB
     data = Landed(header, found->second, body);
   }
   OnReply(header, &found->second, body, data);
-  if (!more) requests_.erase(found);
+  if (more) return;
+  if (found->second.key != nullptr) EndFetch(std::move(found->second));
+  requests_.erase(found);
 }
 
 void SimClient::OnHello(const wire::FrameHeader& header, ConstBytes body) {

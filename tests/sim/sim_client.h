@@ -84,11 +84,18 @@ class SimClient {
     uint32_t records_received = 0;
     std::unique_ptr<std::vector<std::byte>> landing;  // Of a fetch.
     std::unique_ptr<rdma::Memory> region;
+    std::unique_ptr<rdma::Window> key;  // Null: the region's own.
+  };
+  // A fetch whose key ends with `work`; its landing is kept until then.
+  struct Ending {
+    Request fetch;
+    uint64_t work = 0;
   };
   struct RdmaEnd {
     std::unique_ptr<rdma::CompletionQueue> queue;
     std::unique_ptr<rdma::Endpoint> endpoint;
     std::string outbox;  // What the endpoint has not taken yet.
+    std::vector<Ending> ending;
   };
 
   // sim_client.cc: the connection.
@@ -112,6 +119,7 @@ class SimClient {
   void Write(std::string_view bytes);
   std::string Read(size_t bytes_max);
   void StartFetch();
+  void EndFetch(Request fetch);
   ConstBytes Landed(const wire::FrameHeader& header, const Request& request, ConstBytes body);
 
   // sim_client_requests.cc: what it asks.

@@ -58,6 +58,9 @@ std::string SimClient::Read(size_t bytes_max) {
     count = *rdma_->queue->Poll(completed);
     for (size_t i = 0; i < count; ++i) endpoint.OnCompleted(completed[i]);
   }
+  context_->outcomes->Count("rdma_key_ended", std::erase_if(rdma_->ending, [&](const Ending& one) {
+                              return endpoint.finished(one.work);
+                            }));
   std::string bytes(std::min(bytes_max, endpoint.readable()), '\0');
   bytes.resize(endpoint.Receive({reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}));
   rdma_->outbox.erase(0, endpoint.Send(AsBytes(rdma_->outbox)));
@@ -73,12 +76,21 @@ void SimClient::StartFetch() {
   const uint32_t count = corpus.depth(chain);
   request.keys = corpus.Keys(request.name_space, chain, 0, count);
   request.landing = std::make_unique<std::vector<std::byte>>(size_t{count} * Corpus::kRecordBytes);
-  auto region = context_->rdma_device->Register(*request.landing, rdma::Access::kPeerWrites);
+  const bool window = prng_.Chance(700);
+  auto region = context_->rdma_device->Register(
+      *request.landing, window ? rdma::Access::kWindows : rdma::Access::kPeerWrites);
   if (!region.ok()) return;
   request.region = *std::move(region);
   wire::Landing landing = {.address = reinterpret_cast<uint64_t>(request.landing->data()),
                            .bytes = request.landing->size(),
                            .key = request.region->remote_key()};
+  if (window) {
+    auto made = context_->rdma_device->MakeWindow();
+    if (!made.ok()) return;
+    request.key = *std::move(made);
+    if (!rdma_->endpoint->OpenWindow(request.key.get(), *request.region, *request.landing)) return;
+    landing.key = request.key->key();
+  }
   if (prng_.Chance(50)) {  // Too small for all of them.
     --landing.bytes;
     request.expected = Outcome::kInvalid;
@@ -89,6 +101,12 @@ void SimClient::StartFetch() {
                                          .landing = landing});
   wire::AppendArray(&body, std::span<const BlockKey>(request.keys));
   Send(std::move(request), std::move(body));
+}
+
+void SimClient::EndFetch(Request fetch) {
+  if (!rdma_->endpoint->CloseWindow(*fetch.key)) return;  // It ends with the window itself.
+  const uint64_t work = rdma_->endpoint->Flush();
+  rdma_->ending.push_back({std::move(fetch), work});
 }
 
 ConstBytes SimClient::Landed(const wire::FrameHeader& header, const Request& request,
