@@ -12,19 +12,40 @@ namespace reprise::engine::cuda {
 constexpr uint32_t kGroup = 128;  // Threads of a warpgroup.
 constexpr uint32_t kThreads = 2 * kGroup + kDecodeWarps * 32;
 constexpr uint32_t kWarps = kGroup / 32;
-constexpr uint32_t kLogitBytes = kHeads * kKeys * sizeof(float);
 
+// Probabilities of a tile are 2^(logit - 16 top), with a top of the block's own for each head. It
+// is a multiple of 16, so that it seldom changes from tile to tile, nor differs between the blocks;
+// and bringing numbers from one top to another loses nothing, as all are floating point.
+constexpr int32_t kNoTop = -(1 << 24);
+struct HeadSums {
+  int32_t top[kHeads];
+  float total[kHeads];  // Of the tile's probabilities.
+};
+constexpr uint32_t kOwn = 0, kOthers = 1;  // Tiles of this block, and those of the other.
+constexpr uint32_t kSentBytes = kBlockBytes + sizeof(HeadSums);
 struct AttentionShared {
-  float4 received[2][kKeys / 8][kGroup];  // The other block's sums, thread by thread.
-  float4 sent[2][kKeys / 8][kGroup];      // This block's, on their way there.
-  uint8_t p[2][kBlockBytes];              // [heads][keys], bf16.
-  KeyTiles tiles;
-  float decay[2][kHeads];  // What the sums before a tile are multiplied by.
-  float inverse[kHeads];   // Of a row's total.
-  uint64_t received_full[2], p_full[2], p_empty[2], inverse_empty;
+  uint8_t p[2][kStages][kBlockBytes];  // [kOwn, kOthers][..][heads][keys], bf16.
+  KeyUnits units;
+  HeadSums sums[2][kStages];
+  uint64_t p_full[2][kStages];
+  uint64_t p_empty[kStages];  // Of kOwn: added here and in the other block.
 };
 static_assert(sizeof(AttentionShared) <= 227 << 10);
+static_assert(offsetof(AttentionShared, units) % 1024 == 0);  // As tiles of products lie.
 
+// 2^(16 (from - to)), for what goes from a top to one that is not below.
+__device__ inline float TopFactor(int32_t from, int32_t to) {
+  return __uint_as_float(static_cast<uint32_t>(max(127 + 16 * (from - to), 0)) << 23);
+}
+
+constexpr float kLog2E = 1.44269504f;
+constexpr uint32_t kRotatedPairs = 32;  // Of a head's last 64 dimensions.
+
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // What a product does not add to: nothing of it need be kept.
 template <int kCount>
 __device__ inline void Forget(float (&values)[kCount]) {
@@ -57,104 +78,203 @@ struct ProductPlace {
 class ValueAdder {
  public:
   __device__ ValueAdder(const AttentionCall& call, AttentionShared& shared, uint32_t rank)
-      : call_(call), shared_(shared), rank_(rank) {}
+      : call_(call),
+        shared_(shared),
+        rank_(rank),
+        peer_p_empty_(PeerAddress(SharedAddress(shared.p_empty), 1 - rank)) {}
 
+  // Ends with an arrival at the cluster's barrier.
   __device__ __forceinline__ void Run() {
     float sums[2][64];
     Forget(sums[0]);
     Forget(sums[1]);
-    TileTurn turn;
-    uint32_t tile = 0;
-    for (uint32_t row = blockIdx.x / 2; row < call_.step.rows; row += gridDim.x / 2) {
-      bool last = false;
-      for (bool first = true; !last; first = false) {
-        const uint32_t slot = tile % 2;
-        WaitPhase(SharedAddress(&shared_.p_full[slot]), tile / 2 % 2);
-        last = (shared_.tiles.info[turn.buffer].is & kLastOfRow) != 0;
-        if (!first) Decay(shared_.decay[slot], sums);
-        Hold(sums[0]);
-        Hold(sums[1]);
-        WgmmaFence();
-        const uint64_t p = SwizzledRows(SharedAddress(shared_.p[slot]));
-        const uint64_t keys =
-            SwizzledColumns(SharedAddress(shared_.tiles.keys[turn.buffer]), kBlockBytes);
-#pragma unroll
-        for (uint32_t step = 0; step < kKeys / 16; ++step) {
-#pragma unroll
-          for (uint32_t half = 0; half < 2; ++half) {
-            WgmmaShared<128, true>::Run(sums[half], p + step * 32 / 16,
-                                        keys + (2 * half * kBlockBytes + step * 16 * 128) / 16,
-                                        !first || step > 0 ? 1 : 0);
-          }
-        }
-        WgmmaCommit();
-        WgmmaWait<0>();
-        Hold(sums[0]);
-        Hold(sums[1]);
-        __syncwarp();
+    uint32_t slot = 0, parity = 0, row = blockIdx.x / 2;
+    bool first = true;
+    while (true) {
+      if (first) {  // What the row's end needs comes nearer.
+        TouchL1(call_.sinks + at_.head % call_.heads);
+        TouchL1(Cosines(row));
+        TouchL1(Sines(row));
+      }
+#pragma unroll 1
+      for (uint32_t side = kOwn; side <= kOthers; ++side) {
+        Add(side, slot, parity, first, sums);
+        first = false;
+        if (side == kOthers) break;
         if (at_.lane == 0) {
           ArriveAt(SharedAddress(&shared_.p_empty[slot]));
-          ArriveAt(SharedAddress(&shared_.tiles.empty[turn.buffer]));
+          ArriveAt(SharedAddress(&shared_.units.empty[slot][rank_]));
         }
-        turn.Next();
-        ++tile;
       }
-      Finish(row, sums);
+      const uint32_t is = shared_.units.info[slot][kOthersUnit].is;
+      __syncwarp();
+      if (at_.lane == 0) ArriveAtPeer(peer_p_empty_ + slot * sizeof(uint64_t));
+      if ((is & kLastOfAll) != 0) ClusterArrive();
+      if ((is & kLastOfRow) != 0) {
+        Finish(row, shared_.units.keys[slot][kOthersUnit], sums);
+        row += gridDim.x / 2;
+        first = true;
+      }
+      if (at_.lane == 0) ArriveAt(SharedAddress(&shared_.units.empty[slot][kOthersUnit]));
+      if ((is & kLastOfAll) != 0) break;
+      if (++slot == kStages) {
+        slot = 0;
+        parity ^= 1;
+      }
     }
   }
 
  private:
-  __device__ __forceinline__ void Decay(const float* decay, float (&sums)[2][64]) const {
-    const float factors[2] = {decay[at_.head], decay[at_.head + 8]};
-    if (!__any_sync(0xffffffff, factors[0] != 1 || factors[1] != 1)) return;
+  // A tile's values.
+  __device__ __forceinline__ void Add(uint32_t side, uint32_t slot, uint32_t parity, bool first,
+                                      float (&sums)[2][64]) {
+    const uint32_t full = SharedAddress(&shared_.p_full[side][slot]);
+    if (side == kOwn) {
+      WaitPhase(full, parity);
+    } else {
+      WaitReceived(full, parity);
+      if (at_.thread == 0) ArriveExpecting(full, kSentBytes);
+      FenceForMatrixUnits();
+    }
+    const uint32_t p = SharedAddress(shared_.p[side][slot]);
+    bool lower = false, higher = false;
+    float before[2], factors[2];
 #pragma unroll
-    for (int i = 0; i < 128; ++i) sums[i / 64][i % 64] *= factors[i / 2 % 2];
-  }
-
-  // Division by the total, rounding, and the inverse rotation.
-  __device__ __forceinline__ void Finish(uint32_t row, const float (&sums)[2][64]) const {
-    const float inverse[2] = {shared_.inverse[at_.head], shared_.inverse[at_.head + 8]};
-    __syncwarp();
-    if (at_.lane == 0) ArriveAt(SharedAddress(&shared_.inverse_empty));
-    const uint32_t pairs = call_.step.pairs, begin = kDim - 2 * pairs;
-    const float* cosines = call_.step.cosines[call_.rotation] + uint64_t{row} * pairs;
-    const float* sines = call_.step.sines[call_.rotation] + uint64_t{row} * pairs;
-    const uint32_t dim = rank_ * kHalfDim + at_.quarter * 16;
-    Bf16Bits* out = call_.out + (uint64_t{row} * call_.heads + at_.head) * kDim + dim;
+    for (uint32_t k = 0; k < 2; ++k) {
+      const int32_t its = shared_.sums[side][slot].top[at_.head + 8 * k];
+      const int32_t top = first ? its : max(top_[k], its);
+      before[k] = first ? 1.0f : TopFactor(top_[k], top);
+      factors[k] = TopFactor(its, top);
+      higher |= before[k] != 1;
+      lower |= factors[k] != 1;
+      const float added = shared_.sums[side][slot].total[at_.head + 8 * k] * factors[k];
+      total_[k] = first ? added : total_[k] * before[k] + added;
+      top_[k] = top;
+    }
+    if (__any_sync(0xffffffff, higher)) {
 #pragma unroll
-    for (uint32_t block = 0; block < kHalfDim / 64; ++block) {
-      const bool turned = rank_ * kHalfDim + block * 64 + 64 > begin;
+      for (int i = 0; i < 128; ++i) sums[i / 64][i % 64] *= before[i / 2 % 2];
+    }
+    if (GroupAny<2>(kGroup, lower)) Lower(p, factors);
+    const uint32_t unit = side == kOwn ? rank_ : kOthersUnit;
+    WaitPhase(SharedAddress(&shared_.units.full[slot][unit]), parity);
+    Hold(sums[0]);
+    Hold(sums[1]);
+    WgmmaFence();
+    const uint64_t rows = SwizzledRows(p);
+    const uint64_t keys =
+        SwizzledColumns(SharedAddress(shared_.units.keys[slot][unit]), kBlockBytes);
 #pragma unroll
-      for (uint32_t h = 0; h < 2; ++h) {
-        uint4 eight[2];
+    for (uint32_t step = 0; step < kKeys / 16; ++step) {
 #pragma unroll
-        for (uint32_t m = 0; m < 4; ++m) {
-          // Dimension d of eight is in step d % 4 as value d / 4.
-          const uint32_t at = block % 2 * 32 + 2 * m % 4 * 8 + h * 4 + m / 2;
-#pragma unroll
-          for (uint32_t k = 0; k < 2; ++k) {
-            (&eight[k].x)[m] = PairBits(sums[block / 2][at + 2 * k] * inverse[k],
-                                        sums[block / 2][at + 8 + 2 * k] * inverse[k]);
-          }
-          const uint32_t d = dim + block * 64 + h * 8 + 2 * m;
-          if (!turned || d < begin) continue;
-          const float c = cosines[(d - begin) / 2], s = -sines[(d - begin) / 2];
-#pragma unroll
-          for (uint32_t k = 0; k < 2; ++k) (&eight[k].x)[m] = Turned((&eight[k].x)[m], c, s);
-        }
-#pragma unroll
-        for (uint32_t k = 0; k < 2; ++k) {
-          if (at_.head + 8 * k >= call_.heads) continue;
-          *reinterpret_cast<uint4*>(out + k * 8 * kDim + block * 64 + h * 8) = eight[k];
-        }
+      for (uint32_t half = 0; half < 2; ++half) {
+        WgmmaShared<128, true>::Run(sums[half], FurtherOn(rows, step * 32),
+                                    FurtherOn(keys, 2 * half * kBlockBytes + step * 16 * 128),
+                                    !first || step > 0 ? 1 : 0);
       }
     }
+    WgmmaCommit();
+    WgmmaWait<0>();
+    Hold(sums[0]);
+    Hold(sums[1]);
+    __syncwarp();
   }
+
+  // Probabilities are brought to this block's tops: a thread's two heads, a quarter of the keys.
+  __device__ __forceinline__ void Lower(uint32_t p, const float (&factors)[2]) const {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      const float factor = i < 2 ? factors[0] : factors[1];
+      const uint32_t at = p + SwizzledOffset(at_.head + i / 2 * 8, at_.quarter * 2 + i % 2);
+      uint32_t words[4];
+      LoadPiece(at, words);
+#pragma unroll
+      for (uint32_t& word : words) word = Multiplied(word, __float2bfloat162_rn(factor));
+      StorePiece(at, words);
+    }
+    FenceForMatrixUnits();
+    GroupBarrier<2>(kGroup);
+  }
+
+  // Division by the total, rounding, and the inverse rotation. Rows go out through `room`, 32 KiB.
+  __device__ __forceinline__ void Finish(uint32_t row, uint8_t* room,
+                                         const float (&sums)[2][64]) const {
+    float inverse[2];
+#pragma unroll
+    for (uint32_t k = 0; k < 2; ++k) {
+      const uint32_t head = at_.head + 8 * k;
+      float total = total_[k];
+      if (head < call_.heads) {
+        total += Exp2(fmaf(call_.sinks[head], kLog2E, -16 * static_cast<float>(top_[k])));
+      }
+      inverse[k] = __fdividef(kKeyUnit, total);
+    }
+    GroupBarrier<2>(kGroup);  // All warps' products have read the room.
+    const uint32_t to = SharedAddress(room) + at_.head * kRowBytes + at_.quarter * 32;
+    float4 c[2], s[2];
+#pragma unroll
+    for (uint32_t block = 0; block < kHalfDim / 64; ++block) {
+#pragma unroll
+      for (uint32_t h = 0; h < 2; ++h) {
+#pragma unroll
+        for (uint32_t k = 0; k < 2; ++k) {
+          uint32_t eight[4];
+#pragma unroll
+          for (uint32_t m = 0; m < 4; ++m) {
+            // Dimension d of eight is in step d % 4 as value d / 4.
+            const uint32_t at = block % 2 * 32 + 2 * m % 4 * 8 + h * 4 + m / 2 + 2 * k;
+            eight[m] =
+                PairBits(sums[block / 2][at] * inverse[k], sums[block / 2][at + 8] * inverse[k]);
+          }
+          if (block == kHalfDim / 64 - 1 && rank_ == 1) {
+            eight[0] = Turned(eight[0], c[h].x, -s[h].x);
+            eight[1] = Turned(eight[1], c[h].y, -s[h].y);
+            eight[2] = Turned(eight[2], c[h].z, -s[h].z);
+            eight[3] = Turned(eight[3], c[h].w, -s[h].w);
+          }
+          StorePiece(to + k * 8 * kRowBytes + block * 128 + h * 16, eight);
+        }
+      }
+      if (block == 2) {  // There are registers again.
+#pragma unroll
+        for (uint32_t h = 0; h < 2; ++h) c[h] = Cosines(row)[h], s[h] = Sines(row)[h];
+      }
+    }
+    __syncwarp();  // A warp's rows are its own.
+    Bf16Bits* out = call_.out + (uint64_t{row} * call_.heads + at_.warp * 16) * kDim +
+                    rank_ * kHalfDim + at_.lane * 8;
+    const uint32_t from = SharedAddress(room) + at_.warp * 16 * kRowBytes + at_.lane * 16;
+#pragma unroll 4
+    for (uint32_t i = 0; i < 16; ++i) {
+      uint32_t eight[4];
+      LoadPiece(from + i * kRowBytes, eight);
+      if (at_.warp * 16 + i >= call_.heads) break;
+      *reinterpret_cast<uint4*>(out + i * kDim) =
+          make_uint4(eight[0], eight[1], eight[2], eight[3]);
+    }
+    __syncwarp();
+  }
+
+  // This thread's, eight of them.
+  __device__ const float4* Cosines(uint32_t row) const {
+    return TurnsAt(call_.step.cosines[call_.rotation], row);
+  }
+  __device__ const float4* Sines(uint32_t row) const {
+    return TurnsAt(call_.step.sines[call_.rotation], row);
+  }
+  __device__ const float4* TurnsAt(const float* all, uint32_t row) const {
+    return reinterpret_cast<const float4*>(all + uint64_t{row} * kRotatedPairs) + 2 * at_.quarter;
+  }
+
+  static constexpr uint32_t kRowBytes = kHalfDim * sizeof(Bf16Bits);
 
   const ProductPlace at_;
   const AttentionCall& call_;
   AttentionShared& shared_;
   const uint32_t rank_;
+  const uint32_t peer_p_empty_;
+  int32_t top_[2];  // What sums and totals are relative to.
+  float total_[2];
 };
 
 }  // namespace reprise::engine::cuda

@@ -13,19 +13,19 @@
 // Sparse attention by the matrix units, for up to 64 heads and latents of 512. Rows of the products
 // beyond the heads are zeros, and are stored nowhere.
 //
-// A cluster of two blocks takes rows: block r has dimensions 256 r and on, of all keys, 64 at a
-// time. In a block two warpgroups turn codes into bf16 tiles; one, the scorer, multiplies queries
-// and keys, adds what the other block has for its dimensions, and makes probabilities; one, the
-// adder, sums values. Both blocks make the same probabilities. A row's tiles follow from its list
-// alone, so it becomes the same bytes whatever runs beside it.
+// A cluster of two blocks takes rows, 128 keys at a time: a tile of 64 for each block. In a block
+// two warpgroups turn codes into bf16; one, the scorer, multiplies queries and the keys of the
+// block's tile, and makes probabilities, for itself and the other block; one, the adder, sums
+// values of both tiles, of half of the dimensions. A row's tiles follow from its list alone, so it
+// becomes the same bytes whatever runs beside it.
 namespace reprise::engine::cuda {
 namespace {
 
-constexpr uint32_t kSteps = kHalfDim / 16;  // Of a product with keys.
-constexpr float kNone = -3e38f, kLog2E = 1.44269504f;
+constexpr uint32_t kSteps = kDim / 16;  // Of a product with keys.
+constexpr float kNone = -3e38f;
 
 // Of a scorer, an adder and a decoder: all that there are.
-constexpr uint32_t kScorerRegisters = 224, kAdderRegisters = 160, kDecoderRegisters = 64;
+constexpr uint32_t kScorerRegisters = 200, kAdderRegisters = 168, kDecoderRegisters = 72;
 static_assert((kScorerRegisters + kAdderRegisters + 2 * kDecoderRegisters) * kGroup == 65536);
 
 template <uint32_t kRegisters>
@@ -36,13 +36,8 @@ template <uint32_t kRegisters>
 __device__ inline void FewerRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
-__device__ inline float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
-// Logits and probabilities.
+// Logits and probabilities of the block's own tiles.
 class Scorer {
  public:
   __device__ Scorer(const AttentionCall& call, AttentionShared& shared, uint32_t rank)
@@ -50,212 +45,148 @@ class Scorer {
         shared_(shared),
         rank_(rank),
         scale_(call.scale * (kKeyUnit * kLog2E)),
-        peer_received_(PeerAddress(SharedAddress(shared.received), 1 - rank)),
-        peer_full_(PeerAddress(SharedAddress(shared.received_full), 1 - rank)) {}
+        peer_p_(PeerAddress(SharedAddress(shared.p[kOthers]), 1 - rank)),
+        peer_sums_(PeerAddress(SharedAddress(shared.sums[kOthers]), 1 - rank)),
+        peer_full_(PeerAddress(SharedAddress(shared.p_full[kOthers]), 1 - rank)) {}
 
-  // Logits of a tile are sent while those of the tile before become probabilities, and the products
-  // of the next are under way: three tiles' sums. So rows follow one another without a gap; after
-  // the last tile two products come to nothing, since products under way must not depend on what
-  // the code does.
   __device__ __forceinline__ void Run() {
-    float a[32], b[32], c[32];
-    row_ = blockIdx.x / 2;
-    LoadQuery();
-    ClusterWait();  // The barriers are made, here and in the other block.
-    now_ = Multiply(a, 0);
-    WgmmaWait<0>();
-    Hold(a);
-    Keep(query_);
-    Send(a, 0);
-    next_ = Multiply(b, now_);
-    while (true) {
-      if (Step(a, b, c)) break;
-      if (Step(b, c, a)) break;
-      if (Step(c, a, b)) break;
-    }
-    WgmmaWait<0>();
-    Keep(query_);
+    uint32_t row = blockIdx.x / 2;
+    bool first = true, last;
+    do {
+      if (first) {
+        LoadQuery(row);
+        if (row == blockIdx.x / 2) ClusterWait();  // Barriers are made, in the other block too.
+        row += gridDim.x / 2;
+        top_[0] = top_[1] = kNoTop;
+      }
+      float logits[32];
+      const UnitInfo info = Multiply(logits);
+      Attend(logits, info);
+      first = (info.is & kLastOfRow) != 0;
+      last = (info.is & kLastOfAll) != 0;
+      if (++slot_ == kStages) {
+        slot_ = 0;
+        parity_ ^= 1;
+      }
+    } while (!last);
   }
 
  private:
   // Operand A from the row's queries, in the order of the keys' dimensions.
-  __device__ __forceinline__ void LoadQuery() {
-    uint4 raw[kHalfDim / 64][2][2];  // [block][head][eight dimensions]
-    const uint32_t dim = rank_ * kHalfDim + at_.quarter * 16;
-    const Bf16Bits* from = call_.query + (uint64_t{row_} * call_.heads + at_.head) * kDim + dim;
+  __device__ __forceinline__ void LoadQuery(uint32_t row) {
+    const Bf16Bits* from =
+        call_.query + (uint64_t{row} * call_.heads + at_.head) * kDim + at_.quarter * 16;
 #pragma unroll
-    for (uint32_t block = 0; block < kHalfDim / 64; ++block) {
+    for (uint32_t i = 0; i < kSteps; ++i) {  // Block i / 4, eight i / 2 % 2 of its row i % 2.
+      const auto* eight =
+          reinterpret_cast<const uint4*>(from + i % 2 * (8 * kDim) + i / 4 * 64 + i / 2 % 2 * 8);
+      const uint4 raw = at_.head + i % 2 * 8 < call_.heads ? *eight : uint4{};
+      query_[i][0] = raw.x;
+      query_[i][1] = raw.y;
+      query_[i][2] = raw.z;
+      query_[i][3] = raw.w;
+    }
+    if (call_.rotate_query) {  // The last block.
+      const uint64_t pairs = uint64_t{row} * kRotatedPairs + at_.quarter * 8;
+      const float* cosines = call_.step.cosines[call_.rotation] + pairs;
+      const float* sines = call_.step.sines[call_.rotation] + pairs;
 #pragma unroll
-      for (uint32_t k = 0; k < 2; ++k) {
+      for (uint32_t h = 0; h < 2; ++h) {
+        const float4 c = reinterpret_cast<const float4*>(cosines)[h];
+        const float4 s = reinterpret_cast<const float4*>(sines)[h];
 #pragma unroll
-        for (uint32_t h = 0; h < 2; ++h) {
-          const auto* eight =
-              reinterpret_cast<const uint4*>(from + k * 8 * kDim + block * 64 + h * 8);
-          raw[block][k][h] = at_.head + 8 * k < call_.heads ? __ldg(eight) : uint4{};
+        for (uint32_t k = 0; k < 2; ++k) {
+          uint32_t(&words)[4] = query_[kSteps - 4 + 2 * h + k];
+          words[0] = Turned(words[0], c.x, s.x);
+          words[1] = Turned(words[1], c.y, s.y);
+          words[2] = Turned(words[2], c.z, s.z);
+          words[3] = Turned(words[3], c.w, s.w);
         }
       }
     }
-    const uint32_t pairs = call_.step.pairs, begin = kDim - 2 * pairs;
 #pragma unroll
-    for (uint32_t block = 0; block < kHalfDim / 64; ++block) {
-      if (call_.rotate_query && rank_ * kHalfDim + block * 64 + 64 > begin) {
-        const float* cosines = call_.step.cosines[call_.rotation] + uint64_t{row_} * pairs;
-        const float* sines = call_.step.sines[call_.rotation] + uint64_t{row_} * pairs;
+    for (uint32_t block = 0; block < kSteps; block += 4) {
+      uint32_t steps[4][4];
 #pragma unroll
-        for (uint32_t h = 0; h < 2; ++h) {
-#pragma unroll
-          for (uint32_t m = 0; m < 4; ++m) {
-            const uint32_t d = dim + block * 64 + h * 8 + 2 * m;
-            if (d < begin) continue;
-            const float c = cosines[(d - begin) / 2], s = sines[(d - begin) / 2];
-#pragma unroll
-            for (uint32_t k = 0; k < 2; ++k) {
-              uint32_t& word = (&raw[block][k][h].x)[m];
-              word = Turned(word, c, s);
-            }
-          }
-        }
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t(&raw)[4] = query_[block + i];
+        steps[0][i] = __byte_perm(raw[0], raw[2], 0x5410);
+        steps[1][i] = __byte_perm(raw[0], raw[2], 0x7632);
+        steps[2][i] = __byte_perm(raw[1], raw[3], 0x5410);
+        steps[3][i] = __byte_perm(raw[1], raw[3], 0x7632);
       }
 #pragma unroll
-      for (uint32_t k = 0; k < 2; ++k) {
-#pragma unroll
-        for (uint32_t h = 0; h < 2; ++h) {
-          const uint4& eight = raw[block][k][h];
-          query_[4 * block][k + 2 * h] = __byte_perm(eight.x, eight.z, 0x5410);
-          query_[4 * block + 1][k + 2 * h] = __byte_perm(eight.x, eight.z, 0x7632);
-          query_[4 * block + 2][k + 2 * h] = __byte_perm(eight.y, eight.w, 0x5410);
-          query_[4 * block + 3][k + 2 * h] = __byte_perm(eight.y, eight.w, 0x7632);
-        }
-      }
+      for (uint32_t i = 0; i < 16; ++i) query_[block + i / 4][i % 4] = steps[i / 4][i % 4];
     }
 #pragma unroll
     for (auto& step : query_) Hold(step);
     __syncwarp();
   }
 
-  // Starts the products with the tile after one that is `before`, and gives what that tile is.
-  __device__ __forceinline__ uint32_t Multiply(float (&sums)[32], uint32_t before) {
-    uint32_t is = kNoTile | kLastOfAll;
-    if ((before & kLastOfAll) == 0) {
-      if ((before & kLastOfRow) != 0) {
-        row_ += gridDim.x / 2;
-        LoadQuery();
-      }
-      WaitPhase(SharedAddress(&shared_.tiles.full[ahead_.buffer]), ahead_.parity);
-      is = shared_.tiles.info[ahead_.buffer].is;
-    }
-    const uint64_t keys = SwizzledRows(SharedAddress(shared_.tiles.keys[ahead_.buffer]));
+  // The block's tile of a stage.
+  __device__ __forceinline__ UnitInfo Multiply(float (&sums)[32]) {
+    UnitInfo info;
     Forget(sums);
-    WgmmaFence();
 #pragma unroll
-    for (uint32_t step = 0; step < kSteps; ++step) {
-      Wgmma<64>::Run(sums, query_[step], keys + (step / 4 * kBlockBytes + step % 4 * 32) / 16,
-                     step > 0 ? 1 : 0);
-    }
-    WgmmaCommit();
-    ahead_.Next();
-    return is;
-  }
-  // Sums to the other block, as one copy. Those that lay in the slot before have arrived: the other
-  // block has sent its own of the next tile since.
-  __device__ __forceinline__ void Send(float (&sums)[32], uint32_t slot) {
+    for (uint32_t unit = 0; unit < 2; ++unit) {
+      WaitPhase(SharedAddress(&shared_.units.full[slot_][unit]), parity_);
+      if (unit == 1) info = shared_.units.info[slot_][unit];
+      const uint64_t keys = SwizzledRows(SharedAddress(shared_.units.keys[slot_][unit]));
+      WgmmaFence();
 #pragma unroll
-    for (uint32_t i = 0; i < kKeys / 8; ++i) {
-      shared_.sent[slot][i][at_.thread] =
-          make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
+      for (uint32_t step = 0; step < kSteps / 2; ++step) {
+        Wgmma<64>::Run(sums, query_[unit * (kSteps / 2) + step],
+                       FurtherOn(keys, step / 4 * kBlockBytes + step % 4 * 32),
+                       unit + step > 0 ? 1 : 0);
+      }
+      WgmmaCommit();
     }
-    FenceForMatrixUnits();  // And for copies.
-    GroupBarrier<1>(kGroup);
-    if (at_.thread == 0) {
-      CopyToPeer(peer_received_ + slot * kLogitBytes, SharedAddress(shared_.sent[slot]),
-                 kLogitBytes, peer_full_ + slot * sizeof(uint64_t));
-    }
-  }
-
-  // True: that was all. The other block writes into a slot again only when it has this block's
-  // logits of the next tile, which are sent after those in the slot were read.
-  __device__ __forceinline__ bool Step(float (&now)[32], float (&next)[32], float (&third)[32]) {
-    const uint32_t slot = tile_ % 2, parity = tile_ / 2 % 2;
     WgmmaWait<0>();
-    Hold(next);
+    Hold(sums);
     Keep(query_);
-    WaitReceived(SharedAddress(&shared_.received_full[slot]), parity);
-    if (at_.thread == 0) {
-      ArriveExpecting(SharedAddress(&shared_.received_full[slot]), kLogitBytes);
-    }
-    float logits[32];
-#pragma unroll
-    for (uint32_t i = 0; i < kKeys / 8; ++i) {
-      const float4 other = shared_.received[slot][i][at_.thread];
-      logits[4 * i] = now[4 * i] + other.x;
-      logits[4 * i + 1] = now[4 * i + 1] + other.y;
-      logits[4 * i + 2] = now[4 * i + 2] + other.z;
-      logits[4 * i + 3] = now[4 * i + 3] + other.w;
-    }
-    Hold(logits);
-    if ((next_ & kNoTile) == 0) Send(next, 1 - slot);
-    const uint32_t third_is = Multiply(third, next_);
-    Attend(logits, slot, parity);
-    const bool done = (now_ & kLastOfAll) != 0;
-    now_ = next_;
-    next_ = third_is;
-    ++tile_;
-    current_.Next();
-    return done;
+    __syncwarp();
+    if (at_.lane == 0) ArriveAt(SharedAddress(&shared_.units.empty[slot_][1 - rank_]));
+    return info;
   }
 
-  // Logits to probabilities, for the adder.
-  __device__ __forceinline__ void Attend(float (&logits)[32], uint32_t slot, uint32_t parity) {
-    const auto mask = *reinterpret_cast<const uint2*>(shared_.tiles.info[current_.buffer].mask);
-    if ((mask.x & mask.y) != 0xffffffff) {
-      const uint32_t own[2] = {mask.x >> (2 * at_.quarter), mask.y >> (2 * at_.quarter)};
+  // Logits to probabilities, for the adders.
+  __device__ __forceinline__ void Attend(float (&logits)[32], const UnitInfo& info) {
+    if ((info.mask[0] & info.mask[1]) != 0xffffffff) {
+      const uint32_t own[2] = {info.mask[0] >> (2 * at_.quarter),
+                               info.mask[1] >> (2 * at_.quarter)};
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         const uint32_t bit = i / 4 % 4 * 8 + i % 2;
         if ((own[i / 16] >> bit & 1) == 0) logits[i] = kNone;
       }
     }
-    if (first_) {
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        top_[k] = -1e30f;
-        total_[k] = 0;
-      }
-    }
-    first_ = (now_ & kLastOfRow) != 0;
     float largest[2] = {kNone, kNone};
 #pragma unroll
     for (int i = 0; i < 32; i += 4) {
       largest[0] = fmaxf(largest[0], fmaxf(logits[i], logits[i + 1]));
       largest[1] = fmaxf(largest[1], fmaxf(logits[i + 2], logits[i + 3]));
     }
-    float decay[2];
+    float down[2], total[2] = {0, 0};
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       largest[k] = fmaxf(largest[k], __shfl_xor_sync(0xffffffff, largest[k], 1));
       largest[k] = fmaxf(largest[k], __shfl_xor_sync(0xffffffff, largest[k], 2));
-      const float top = fmaxf(top_[k], largest[k] * scale_);
-      decay[k] = Exp2(top_[k] - top);
-      top_[k] = top;
-      total_[k] *= decay[k];
+      top_[k] = max(top_[k], min(__float2int_ru(largest[k] * (scale_ / 16)), -kNoTop));
+      down[k] = -16 * static_cast<float>(top_[k]);
     }
-    float added[2] = {0, 0};
     uint32_t p[16];
 #pragma unroll
     for (int i = 0; i < 32; i += 2) {
       const int k = i / 2 % 2;
-      const float x = Exp2(fmaf(logits[i], scale_, -top_[k]));
-      const float y = Exp2(fmaf(logits[i + 1], scale_, -top_[k]));
-      added[k] += x + y;
+      const float x = Exp2(fmaf(logits[i], scale_, down[k]));
+      const float y = Exp2(fmaf(logits[i + 1], scale_, down[k]));
+      total[k] += x + y;
       p[i / 2] = PairBits(x, y);
     }
-#pragma unroll
-    for (int k = 0; k < 2; ++k) total_[k] += added[k];  // Of this thread's keys.
-
-    WaitPhase(SharedAddress(&shared_.p_empty[slot]), parity ^ 1);
+    WaitReceived(SharedAddress(&shared_.p_empty[slot_]), parity_ ^ 1);
     // Eight rows by eight keys four times: matrix m is for rows 8 (m % 2), keys 8 (m / 2).
     const uint32_t row = at_.warp * 16 + at_.lane / 8 % 2 * 8 + at_.lane % 8;
-    const uint32_t to = SharedAddress(shared_.p[slot]) + SwizzledOffset(row, at_.lane / 16);
+    const uint32_t to = SharedAddress(shared_.p[kOwn][slot_]) + SwizzledOffset(row, at_.lane / 16);
 #pragma unroll
     for (int i = 0; i < 16; i += 4) {
       asm volatile(
@@ -263,26 +194,42 @@ class Scorer {
           "r"(p[i]), "r"(p[i + 1]), "r"(p[i + 2]), "r"(p[i + 3])
           : "memory");
     }
-    if (at_.quarter == 0) {
-      shared_.decay[slot][at_.head] = decay[0];
-      shared_.decay[slot][at_.head + 8] = decay[1];
-    }
-    if (first_) {  // The next one is.
-      WaitPhase(SharedAddress(&shared_.inverse_empty), rows_done_ % 2 ^ 1);
-      ++rows_done_;
+    HeadSums& sums = shared_.sums[kOwn][slot_];
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        float total = total_[k];
-        total += __shfl_xor_sync(0xffffffff, total, 1);
-        total += __shfl_xor_sync(0xffffffff, total, 2);
-        const uint32_t head = at_.head + 8 * k;
-        if (head < call_.heads) total += Exp2(fmaf(call_.sinks[head], kLog2E, -top_[k]));
-        if (at_.quarter == 0) shared_.inverse[head] = kKeyUnit / total;
-      }
+    for (int k = 0; k < 2; ++k) {
+      total[k] += __shfl_xor_sync(0xffffffff, total[k], 1);
+      total[k] += __shfl_xor_sync(0xffffffff, total[k], 2);
+      if (at_.quarter != 0) continue;
+      sums.top[at_.head + 8 * k] = top_[k];
+      sums.total[at_.head + 8 * k] = total[k];
     }
     FenceForMatrixUnits();
     __syncwarp();
-    if (at_.lane == 0) ArriveAt(SharedAddress(&shared_.p_full[slot]));
+    Send(total);
+  }
+  // To this block's adder and the other's. A warp's probabilities are 2 KiB of their own; they are
+  // read before this block's adder may change them.
+  __device__ __forceinline__ void Send(const float (&total)[2]) const {
+    const uint32_t offset = at_.warp * 2048 + at_.lane * 16;
+    uint32_t pieces[4][4];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      LoadPiece(SharedAddress(shared_.p[kOwn][slot_]) + offset + i * 512, pieces[i]);
+    }
+    __syncwarp();
+    if (at_.lane == 0) ArriveAt(SharedAddress(&shared_.p_full[kOwn][slot_]));
+    const uint32_t full = peer_full_ + slot_ * sizeof(uint64_t);
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      StoreToPeer(peer_p_ + slot_ * kBlockBytes + offset + i * 512, pieces[i], full);
+    }
+    if (at_.quarter != 0) return;
+#pragma unroll
+    for (uint32_t k = 0; k < 2; ++k) {
+      const uint32_t to = peer_sums_ + slot_ * sizeof(HeadSums) + (at_.head + 8 * k) * 4;
+      StoreToPeer(to + offsetof(HeadSums, top), static_cast<uint32_t>(top_[k]), full);
+      StoreToPeer(to + offsetof(HeadSums, total), __float_as_uint(total[k]), full);
+    }
   }
 
   const ProductPlace at_;
@@ -290,71 +237,57 @@ class Scorer {
   AttentionShared& shared_;
   const uint32_t rank_;
   const float scale_;  // Of logits as powers of two, from sums with the keys' unit.
-  const uint32_t peer_received_, peer_full_;
+  const uint32_t peer_p_, peer_sums_, peer_full_;
   uint32_t query_[kSteps][4];
-  float top_[2], total_[2];
-  TileTurn current_, ahead_;
-  uint32_t tile_ = 0, rows_done_ = 0;  // Since the start.
-  bool first_ = true;                  // Of its row.
-  uint32_t now_ = 0, next_ = 0;        // What the tiles under way are.
-  uint32_t row_ = 0;                   // Whose queries there are.
+  int32_t top_[2];
+  uint32_t slot_ = 0, parity_ = 0;  // Of the stage.
 };
 
 __device__ inline void MakeBarriers(AttentionShared& shared) {
-  for (uint32_t i = 0; i < kTiles; ++i) {
-    InitBarrier(SharedAddress(&shared.tiles.full[i]), kDecodeWarps);
-    InitBarrier(SharedAddress(&shared.tiles.empty[i]), kWarps);
+  for (uint32_t slot = 0; slot < kStages; ++slot) {
+    for (uint32_t unit = 0; unit < kUnits; ++unit) {
+      InitBarrier(SharedAddress(&shared.units.full[slot][unit]), kDecodeWarps);
+      InitBarrier(SharedAddress(&shared.units.empty[slot][unit]), kWarps);
+    }
+    InitBarrier(SharedAddress(&shared.p_full[kOwn][slot]), kWarps);
+    InitBarrier(SharedAddress(&shared.p_full[kOthers][slot]), 1);
+    InitBarrier(SharedAddress(&shared.p_empty[slot]), 2 * kWarps);
   }
-  for (uint32_t i = 0; i < 2; ++i) {
-    InitBarrier(SharedAddress(&shared.received_full[i]), 1);
-    InitBarrier(SharedAddress(&shared.p_full[i]), kWarps);
-    InitBarrier(SharedAddress(&shared.p_empty[i]), kWarps);
-  }
-  InitBarrier(SharedAddress(&shared.inverse_empty), kWarps);
   FenceBarriers();
-  for (uint32_t i = 0; i < 2; ++i) {
-    ArriveExpecting(SharedAddress(&shared.received_full[i]), kLogitBytes);
+  for (uint32_t slot = 0; slot < kStages; ++slot) {
+    ArriveExpecting(SharedAddress(&shared.p_full[kOthers][slot]), kSentBytes);
   }
 }
 
 __global__ __cluster_dims__(2)
     __launch_bounds__(kThreads,
                       1) void MatrixAttention(const __grid_constant__ AttentionCall call) {
-  WaitForEarlier();
-  LetNextBegin();
   extern __shared__ __align__(1024) uint8_t raw[];
   AttentionShared& shared = *reinterpret_cast<AttentionShared*>(raw);
-  const uint32_t rank = ClusterRank(), group = threadIdx.x / kGroup;
+  const uint32_t group = threadIdx.x / kGroup;
   if (threadIdx.x == 0) MakeBarriers(shared);
   __syncwarp();
   ClusterArrive();
   if (group == 0) {
     MoreRegisters<kScorerRegisters>();
-    Scorer(call, shared, rank).Run();
+    WaitForEarlier();
+    LetNextBegin();
+    Scorer(call, shared, ClusterRank()).Run();
+    ClusterArrive();
   } else if (group == 1) {
     MoreRegisters<kAdderRegisters>();
+    WaitForEarlier();
+    LetNextBegin();
     ClusterWait();
-    ValueAdder(call, shared, rank).Run();
+    ValueAdder(call, shared, ClusterRank()).Run();
   } else {
     FewerRegisters<kDecoderRegisters>();
-    KeyDecoder decoder(call, shared.tiles, rank, threadIdx.x / 32 - 2 * kWarps);
-    bool waited = false;
-    for (uint32_t row = blockIdx.x / 2; row < call.step.rows; row += gridDim.x / 2) {
-      // Decoders are ahead: the scorer will find the row's queries in the L2.
-      const uint32_t thread = threadIdx.x - 2 * kGroup, head = thread / 4;
-      if (head < call.heads) {
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(call.query +
-                                                      (uint64_t{row} * call.heads + head) * kDim +
-                                                      rank * kHalfDim + thread % 4 * 64));
-      }
-      decoder.Row(row, row + gridDim.x / 2 >= call.step.rows, [&] {
-        if (!waited) ClusterWait();
-        waited = true;
-      });
-    }
+    WaitForEarlier();
+    LetNextBegin();
+    KeyDecoder(call, shared.units, ClusterRank(), threadIdx.x / 32 - 2 * kWarps).Run();
+    ClusterArrive();
   }
-  // Neither leaves while the other may still send.
-  ClusterArrive();
+  // Neither block leaves while the other may still send.
   ClusterWait();
 }
 
@@ -380,7 +313,8 @@ uint32_t ClustersAtOnce() {
 
 bool MatrixAttentionFits(const AttentionCall& call) {
   return call.heads <= kHeads && call.heads % 8 == 0 && call.dim == kDim &&
-         call.windows.window % kKeys == 0 && !call.drafts;
+         call.windows.window == kWindow && call.step.pairs == kRotatedPairs && !call.drafts &&
+         (call.selected == nullptr || call.topk <= kSelectedMax);
 }
 
 cudaError_t LaunchMatrixAttention(const AttentionCall& call, cudaStream_t stream) {

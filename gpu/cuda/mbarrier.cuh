@@ -15,6 +15,11 @@ __device__ inline void FenceBarriers() {
 __device__ inline void ArriveAt(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// The same at a barrier of the other block (PeerAddress).
+__device__ inline void ArriveAtPeer(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
+}
 // The phase ends when so many bytes have come, too.
 __device__ inline void ArriveExpecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
@@ -35,7 +40,7 @@ __device__ inline void WaitPhase(uint32_t barrier, uint32_t parity) {
   } while (done == 0);
   __syncwarp();
 }
-// The same where the other block's bytes end the phase.
+// The same where the other block's bytes or arrivals end the phase.
 __device__ inline void WaitReceived(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   do {
@@ -66,12 +71,18 @@ __device__ inline uint32_t PeerAddress(uint32_t address, uint32_t rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(address), "r"(rank));
   return peer;
 }
-// From this block's memory to a peer's, whose barrier counts the bytes.
-__device__ inline void CopyToPeer(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier) {
+// Into a peer's memory, whose barrier counts the bytes.
+__device__ inline void StoreToPeer(uint32_t to, const uint32_t (&words)[4], uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-      "[%3];" ::"r"(to),
-      "r"(from), "r"(bytes), "r"(barrier)
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(to),
+      "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(barrier)
+      : "memory");
+}
+__device__ inline void StoreToPeer(uint32_t to, uint32_t word, uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to),
+      "r"(word), "r"(barrier)
       : "memory");
 }
 // Of all threads of both blocks.

@@ -63,6 +63,11 @@ __device__ inline void CopyAsync16(uint32_t to, const void* from, bool real) {
 __device__ inline void PrefetchL2(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
 }
+// A load for the L1 alone; nobody waits for it.
+__device__ inline void TouchL1(const void* from) {
+  [[maybe_unused]] uint32_t unused;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(unused) : "l"(from) : "memory");
+}
 __device__ inline void CopyCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 __device__ inline void CopyWait() {
@@ -75,6 +80,19 @@ __device__ inline void FenceForMatrixUnits() {
 template <int kBarrier>
 __device__ inline void GroupBarrier(uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "r"(threads) : "memory");
+}
+
+// The same barrier, and whether any thread says so.
+template <int kBarrier>
+__device__ inline bool GroupAny(uint32_t threads, bool says) {
+  uint32_t any;
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\n"
+      "barrier.cta.red.or.pred q, %2, %3, p;\nselp.u32 %0, 1, 0, q;\n}\n"
+      : "=r"(any)
+      : "r"(says ? 1 : 0), "n"(kBarrier), "r"(threads)
+      : "memory");
+  return any != 0;
 }
 
 // sums = (add ? sums : 0) + A B, for N columns.
