@@ -21,7 +21,7 @@ __device__ inline uint64_t RankOf(float score, uint32_t expert) {
 
 constexpr uint32_t kRouteRows = 4;  // Of a block.
 constexpr uint32_t kRowThreads = 128, kThreads = kRouteRows * kRowThreads;
-static_assert(kThreads == kSliceThreads);
+static_assert(kThreads == kSliceGroups * kGroupThreads);
 
 __device__ inline float Affinity(float logit) {
   return sqrtf(logit > 20 ? logit : log1pf(expf(logit)));
@@ -168,8 +168,6 @@ __global__ __launch_bounds__(kThreads) void Route(RouteCall call) {
 // Of few rows: the last block of their product with the gate does all the rest.
 constexpr uint32_t kFewRows = 8;
 __global__ __launch_bounds__(kThreads) void GateAndRoute(LinearCall gate, RouteCall call) {
-  WaitForEarlier();
-  LetNextBegin();
   __shared__ RouteRoom room;
   MultiplySlicedFewRows<WeightFormat::kBf16, kFewRows>(gate);
   if (!IsLast(call, room)) return;

@@ -25,6 +25,11 @@ __device__ inline void WaitForEarlier() { asm volatile("griddepcontrol.wait;" ::
 __device__ inline void LetNextBegin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
+// Both.
+__device__ inline void FollowEarlier() {
+  WaitForEarlier();
+  LetNextBegin();
+}
 
 struct LaunchShape {
   dim3 grid;

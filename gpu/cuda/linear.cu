@@ -1,9 +1,11 @@
+#include <algorithm>
+
 #include "gpu/cuda/linear_tiles.cuh"
 
 namespace reprise::engine::cuda {
 namespace {
 
-// ---- Few rows of a matrix with many outputs: a warpgroup for every 64 --------------------------
+// ---- Few rows: a warpgroup for every 64 outputs ------------------------------------------------
 
 constexpr int kFewGroups = 2;
 constexpr int kFewStageTiles = 4;  // One barrier for so many tiles of inputs.
@@ -14,22 +16,28 @@ template <int kRows>
 constexpr int kFewStages = kRows <= 16 ? 4 : 3;
 
 template <WeightFormat kFormat, int kRows>
-__device__ inline void MultiplyFewRows(const LinearCall& call, uint32_t row_tile) {
+__device__ inline void MultiplyFewRows(const LinearCall& call, uint32_t output_block,
+                                       uint32_t row_tile) {
   constexpr int kAhead = kFormat == WeightFormat::kBf16 ? 2 : 4;
   constexpr int kStages = kFewStages<kRows>;
-  // A product may be under way while the next tile is expanded. At a barrier its stage must not yet
-  // be queued over, which takes a fourth one.
-  constexpr int kUnderWay = kStages > 3 && kFormat == WeightFormat::kFp4 ? 1 : 0;
   constexpr uint32_t kTileBytes = kRows * 128, kStageBytes = kFewStageTiles * kTileBytes;
   extern __shared__ __align__(1024) uint8_t shared[];
+  const bool experts = call.tiles != nullptr;
+  if (experts) FollowEarlier();  // Which weights they are was just found out.
   Work work;
-  if (!FindWork(call, blockIdx.x * kFewGroups, row_tile, kRows, &work)) return;
+  if (!FindWork(call, output_block * kFewGroups, row_tile, kRows, &work)) return;
   const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
   const int tiles = static_cast<int>(call.matrix.input_tiles);
   // The last block may have one group too many: it computes the first again, and stores nothing.
-  const bool real = blockIdx.x * kFewGroups + group < call.matrix.output_tiles;
+  const bool real = output_block * kFewGroups + group < call.matrix.output_tiles;
   WeightParts<kFormat> parts(
       call, work.first_tile + (real ? uint64_t{group} * call.matrix.input_tiles : 0), thread);
+  RawWeights<kFormat> raw[kAhead];
+  if (tiles >= kFewStageTiles) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) parts.Load(i, &raw[i]);
+  }
+  if (!experts) FollowEarlier();
   StageCopies<kRows, kFewGroups * kGroupThreads, kFewStageTiles> copies(call, work, threadIdx.x);
   const uint32_t stages = SharedAddress(shared), stages_end = stages + kStages * kStageBytes;
   const auto after = [&](uint32_t stage) {
@@ -44,17 +52,12 @@ __device__ inline void MultiplyFewRows(const LinearCall& call, uint32_t row_tile
     ahead = after(ahead);
   };
 
-  RawWeights<kFormat> raw[kAhead];
-  if (tiles >= kFewStageTiles) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) parts.Load(i, &raw[i]);
-  }
   queue();
   queue();
   float sums[kRows / 2];
 #pragma unroll
   for (float& sum : sums) sum = 0;
-  uint32_t a[kUnderWay + 1][4][4] = {};
+  uint32_t a[4][4] = {};
   uint32_t at = stages;
   int left = tiles;
   for (; left >= kFewStageTiles; left -= kFewStageTiles) {
@@ -63,24 +66,22 @@ __device__ inline void MultiplyFewRows(const LinearCall& call, uint32_t row_tile
     __syncthreads();
     queue();
     const bool more = left >= 2 * kFewStageTiles;
-    const bool far = left >= kFewStageTiles + kFewPrefetch<kFormat>;
+    if (kFewPrefetch < kFormat >> 0 && thread == 0 &&
+        left >= kFewStageTiles + kFewPrefetch<kFormat>) {
+      parts.PrefetchAll(kFewPrefetch<kFormat>, kFewStageTiles);
+    }
     const uint64_t rows = SwizzledRows(at);
 #pragma unroll
     for (int i = 0; i < kFewStageTiles; ++i) {
-      uint32_t(&now)[4][4] = a[i % (kUnderWay + 1)];
-      Expand(raw[i % kAhead], now);
+      Expand(raw[i % kAhead], a);
       if (i + kAhead < kFewStageTiles || more) parts.Load(i + kAhead, &raw[i % kAhead]);
-      if (kFewPrefetch < kFormat >> 0 && far) parts.Prefetch(i + kFewPrefetch<kFormat>);
-      MultiplyTile<kRows>(sums, now, FurtherOn(rows, i * kTileBytes), true);
-      WgmmaWait<kUnderWay>();
-      Keep(a[(i + kUnderWay) % (kUnderWay + 1)]);
+      MultiplyTile<kRows>(sums, a, FurtherOn(rows, i * kTileBytes), true);
+      WgmmaWait<0>();
+      Keep(a);
     }
     parts.Skip(kFewStageTiles);
     at = after(at);
   }
-  WgmmaWait<0>();
-#pragma unroll
-  for (auto& of_tile : a) Keep(of_tile);
   if (left > 0) {  // What is left is less than a stage.
     CopyWait<0>();
     FenceForMatrixUnits();
@@ -88,10 +89,10 @@ __device__ inline void MultiplyFewRows(const LinearCall& call, uint32_t row_tile
 #pragma unroll 1
     for (int i = 0; i < left; ++i) {
       parts.Load(i, &raw[0]);
-      Expand(raw[0], a[0]);
-      MultiplyTile<kRows>(sums, a[0], SwizzledRows(at + i * kTileBytes), true);
+      Expand(raw[0], a);
+      MultiplyTile<kRows>(sums, a, SwizzledRows(at + i * kTileBytes), true);
       WgmmaWait<0>();
-      Keep(a[0]);
+      Keep(a);
     }
   }
   Hold(sums);
@@ -101,9 +102,7 @@ __device__ inline void MultiplyFewRows(const LinearCall& call, uint32_t row_tile
 }
 
 template <int kRows>
-constexpr uint32_t FewShared() {
-  return kFewStages<kRows> * kFewStageTiles * kRows * 128;
-}
+constexpr uint32_t kFewShared = kFewStages<kRows>* kFewStageTiles* kRows * 128;
 
 // ---- Many rows: two warpgroups over the same 128 rows ------------------------------------------
 
@@ -187,8 +186,11 @@ __device__ inline void MultiplyManyRows(const LinearCall& call, uint32_t output_
     if (call.output == LinearOutput::kFloat) {
       Store<kManyRows>(call, work, 0, output, sums[m], group, rooms[group]);
     } else {
+      Bf16* const staged = reinterpret_cast<Bf16*>(shared) + group * kManyRows * kStagedRow;
       BarrierOfGroup(group);
-      StoreStaged(call, work, output, sums[m], group, shared + group * kStagedBytes);
+      StageSums<kManyRows>(sums[m], staged);
+      BarrierOfGroup(group);
+      StoreRows(call, work.row, work.rows, kManyRows, output, staged);
     }
   }
 }
@@ -201,17 +203,14 @@ constexpr int kFewBlocks = kRows <= 32 && kFormat != WeightFormat::kBf16 ? 3 : 2
 template <WeightFormat kFormat, int kRows>
 __global__ __launch_bounds__(kFewGroups* kGroupThreads,
                              kFewBlocks<kFormat, kRows>) void FewRows(LinearCall call) {
-  WaitForEarlier();
-  LetNextBegin();
-  MultiplyFewRows<kFormat, kRows>(call, blockIdx.y);
+  MultiplyFewRows<kFormat, kRows>(call, blockIdx.x, blockIdx.y);
 }
 
 // Tiles of rows come first along the grid, so that the weights of some outputs stay in L2 while
 // they pass; but an expert has few of them.
 template <WeightFormat kFormat>
 __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(LinearCall call) {
-  WaitForEarlier();
-  LetNextBegin();
+  FollowEarlier();
   const bool experts = call.tiles != nullptr;
   MultiplyManyRows<kFormat>(call, experts ? blockIdx.x : blockIdx.y,
                             experts ? blockIdx.y : blockIdx.x);
@@ -234,24 +233,22 @@ __device__ __host__ constexpr uint32_t TilesOf(uint32_t rows, uint32_t tile_rows
   return (rows + tile_rows - 1) / tile_rows;
 }
 
-// Routed experts in FP4, and before them the tiles of rows of the shared one, in FP8.
-template <int kRows>
+// Routed experts in FP4, and before them the tiles of rows of the shared one, in FP8: every row
+// meets it, so its tiles may be larger.
+template <int kRows, int kOfBeside>
 __global__ __launch_bounds__(
     kFewGroups* kGroupThreads,
-    kFewBlocks<WeightFormat::kFp8, kRows>) void FewRowsAndBeside(LinearCall call) {
-  WaitForEarlier();
-  LetNextBegin();
-  const uint32_t beside = TilesOf(call.beside.rows, kRows);
+    kFewBlocks<WeightFormat::kFp8, kOfBeside>) void FewRowsAndBeside(LinearCall call) {
+  const uint32_t beside = TilesOf(call.beside.rows, kOfBeside);
   if (blockIdx.y < beside) {
-    MultiplyFewRows<WeightFormat::kFp8, kRows>(Beside(call), blockIdx.y);
+    MultiplyFewRows<WeightFormat::kFp8, kOfBeside>(Beside(call), blockIdx.x, blockIdx.y);
   } else {
-    MultiplyFewRows<WeightFormat::kFp4, kRows>(call, blockIdx.y - beside);
+    MultiplyFewRows<WeightFormat::kFp4, kRows>(call, blockIdx.x, blockIdx.y - beside);
   }
 }
 __global__ __launch_bounds__(kManyGroups* kGroupThreads,
                              1) void ManyRowsAndBeside(LinearCall call) {
-  WaitForEarlier();
-  LetNextBegin();
+  FollowEarlier();
   const uint32_t beside = TilesOf(call.beside.rows, kManyRows);
   if (blockIdx.y < beside) {
     MultiplyManyRows<WeightFormat::kFp8>(Beside(call), blockIdx.x, blockIdx.y);
@@ -262,39 +259,43 @@ __global__ __launch_bounds__(kManyGroups* kGroupThreads,
 
 // ---- Launches ----------------------------------------------------------------------------------
 
-// What a launch covers, in blocks of outputs and tiles of rows.
-struct Extent {
-  Extent(const LinearCall& call, uint32_t tile_rows, uint32_t block_tiles)
-      : outputs(TilesOf(call.matrix.output_tiles, block_tiles)),
-        rows(TilesOf(call.beside.rows, tile_rows) +
-             (call.tiles != nullptr ? call.tiles_max : TilesOf(call.rows, tile_rows))) {}
-  uint32_t outputs, rows;
-};
+uint32_t RowTiles(const LinearCall& call, uint32_t tile_rows) {
+  return call.tiles != nullptr ? call.tiles_max : TilesOf(call.rows, tile_rows);
+}
+
+template <int kRows, int kOfBeside>
+cudaError_t LaunchFewAndBeside(const LinearCall& call, cudaStream_t stream) {
+  constexpr uint32_t kShared = std::max(kFewShared<kRows>, kFewShared<kOfBeside>);
+  const dim3 grid(TilesOf(call.matrix.output_tiles, kFewGroups),
+                  TilesOf(call.beside.rows, kOfBeside) + RowTiles(call, kRows));
+  return Queue<FewRowsAndBeside<kRows, kOfBeside>>(grid, kFewGroups * kGroupThreads, kShared, 1,
+                                                   stream, call);
+}
 
 template <WeightFormat kFormat, int kRows>
 cudaError_t LaunchFew(const LinearCall& call, cudaStream_t stream) {
-  constexpr uint32_t kThreads = kFewGroups * kGroupThreads, kShared = FewShared<kRows>();
-  const Extent extent(call, kRows, kFewGroups);
-  const dim3 grid(extent.outputs, extent.rows);
   if constexpr (kFormat == WeightFormat::kFp4) {
-    if (call.beside.rows > 0) {
-      return Queue<FewRowsAndBeside<kRows>>(grid, kThreads, kShared, 1, stream, call);
-    }
+    // As many as still leave room for three blocks.
+    constexpr int kLarger = kRows < 32 ? 32 : kRows;
+    if (call.beside.rows > kRows) return LaunchFewAndBeside<kRows, kLarger>(call, stream);
+    if (call.beside.rows > 0) return LaunchFewAndBeside<kRows, kRows>(call, stream);
   }
-  return Queue<FewRows<kFormat, kRows>>(grid, kThreads, kShared, 1, stream, call);
+  const dim3 grid(TilesOf(call.matrix.output_tiles, kFewGroups), RowTiles(call, kRows));
+  return Queue<FewRows<kFormat, kRows>>(grid, kFewGroups * kGroupThreads, kFewShared<kRows>, 1,
+                                        stream, call);
 }
 
 template <WeightFormat kFormat>
 cudaError_t LaunchMany(const LinearCall& call, cudaStream_t stream) {
   constexpr uint32_t kThreads = kManyGroups * kGroupThreads;
-  const Extent extent(call, kManyRows, kManyGroups * kManyTiles);
-  const dim3 grid(extent.outputs, extent.rows);
+  const uint32_t outputs = TilesOf(call.matrix.output_tiles, kManyGroups * kManyTiles);
+  const uint32_t rows = TilesOf(call.beside.rows, kManyRows) + RowTiles(call, kManyRows);
   if constexpr (kFormat == WeightFormat::kFp4) {
     if (call.beside.rows > 0) {
-      return Queue<ManyRowsAndBeside>(grid, kThreads, kManyShared, 1, stream, call);
+      return Queue<ManyRowsAndBeside>(dim3(outputs, rows), kThreads, kManyShared, 1, stream, call);
     }
   }
-  return Queue<ManyRows<kFormat>>(call.tiles != nullptr ? grid : dim3(extent.rows, extent.outputs),
+  return Queue<ManyRows<kFormat>>(call.tiles != nullptr ? dim3(outputs, rows) : dim3(rows, outputs),
                                   kThreads, kManyShared, 1, stream, call);
 }
 
@@ -336,7 +337,12 @@ cudaError_t LaunchLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_
     rest.beside = {};
     return LaunchLinear(rest, tile_rows, stream);
   }
-  if (call.matrix.slices > 1) return LaunchSlicedLinear(call, tile_rows, stream);
+  // Few rows need no more than loads, unless their sums are shared.
+  const bool plain = call.matrix.slices == 1 && tile_rows < kManyRows;
+  if (call.tiles == nullptr && call.gather == nullptr && !plain) {
+    return LaunchDenseLinear(call, tile_rows, 0, stream);
+  }
+  if (call.matrix.slices > 1) return cudaErrorInvalidValue;
   return ByFormat(call.matrix.format,
                   [&](auto format) { return Launch<format.value>(call, tile_rows, stream); });
 }

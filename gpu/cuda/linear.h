@@ -23,9 +23,10 @@ struct DeviceLinear {
   const void* codes = nullptr;
   const void* scales = nullptr;
 };
-// 1, 8 or 16. Experts are many; other matrices count by their outputs.
+// Experts are many; other matrices count by their outputs: blocks of 128, and as many slices as
+// fill the chip with clusters of them.
 constexpr uint32_t SlicesOf(uint32_t outputs, bool experts) {
-  return experts || outputs > 8192 ? 1 : outputs > 2560 ? 8 : 16;
+  return experts || outputs > 8192 ? 1 : outputs > 5120 ? 2 : outputs > 2048 ? 4 : 8;
 }
 
 // Rows [first, first + rows) of slots that go to one expert.
@@ -51,9 +52,10 @@ struct LinearCall {
   void* y = nullptr;        // Aligned to 16 bytes.
   uint64_t y_stride = 0;
   uint32_t rows = 0;
-  const uint32_t* gather = nullptr;  // Row of x for each row of y; null: the same.
-  // Block-diagonal: outputs [g n, (g + 1) n) read inputs from column g k on; n is a multiple of
-  // 128, of 256 unless the matrix is summed in slices. 0: one block.
+  // Row of x for each row of y; null: the same. Not for a matrix with slices.
+  const uint32_t* gather = nullptr;
+  // Block-diagonal, of rows that are not gathered: outputs [g n, (g + 1) n) read inputs from column
+  // g k on; n is a multiple of 128. 0: one block.
   uint32_t block_outputs = 0;
   uint32_t block_inputs = 0;
 
@@ -79,14 +81,14 @@ struct LinearCall {
 
 // Rows of a tile that the kernels take at once, for so many rows at most: 8, 16, 32, 64 or 128.
 uint32_t LinearTileRows(uint32_t rows);
-// The quickest for a product of so many rows with one matrix.
-uint32_t LinearTileRows(const DeviceLinear& matrix, uint32_t rows);
 // `tile_rows`: of LinearTileRows; with experts the tiles were cut so.
 cudaError_t LaunchLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_t stream);
-// The part of it that is for matrices with slices.
-cudaError_t LaunchSlicedLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_t stream);
+// The part of it that is for one matrix alone, whose rows are not gathered. `block_tiles`: of 64
+// outputs that a block takes where tiles have 128 rows, 2 or 4; 0: the quicker.
+cudaError_t LaunchDenseLinear(const LinearCall& call, uint32_t tile_rows, uint32_t block_tiles,
+                              cudaStream_t stream);
 inline cudaError_t LaunchLinear(const LinearCall& call, cudaStream_t stream) {
-  return LaunchLinear(call, LinearTileRows(call.matrix, call.rows), stream);
+  return LaunchLinear(call, LinearTileRows(call.rows), stream);
 }
 
 }  // namespace reprise::engine::cuda

@@ -8,8 +8,7 @@
 namespace reprise::engine::cuda {
 
 constexpr uint32_t kSliceGroups = 4;  // Of a block; each sums a slice.
-constexpr uint32_t kSliceThreads = kSliceGroups * kGroupThreads;
-constexpr int kSliceStages = 4;  // Tiles of x, of a warpgroup.
+constexpr int kSliceStages = 4;       // Tiles of x, of a warpgroup.
 
 struct Slice {
   __device__ Slice(uint32_t tiles, uint32_t slice, uint32_t slices)
@@ -34,7 +33,7 @@ uint32_t SliceSharedBytes(uint32_t slices) {
 }
 
 // A cluster takes 64 outputs, every warpgroup of it a slice of their inputs. The eights of rows are
-// then finished by the blocks by turns.
+// then finished by the blocks by turns. Follows earlier launches (launch.cuh).
 template <WeightFormat kFormat, int kRows>
 __device__ inline void MultiplySlicedFewRows(const LinearCall& call) {
   // Products under way while the next tile is expanded: none where two blocks share a processor, or
@@ -47,14 +46,13 @@ __device__ inline void MultiplySlicedFewRows(const LinearCall& call) {
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ LargestRoom<8> rooms[kSliceGroups];
   const uint32_t blocks = ClusterBlocks(), rank = ClusterRank();
-  ClusterArrive();
+  if (blocks > 1) ClusterArrive();
   Work work;
   FindWork(call, blockIdx.x / blocks, blockIdx.y, kRows, &work);
   const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
   const uint32_t index = rank * kSliceGroups + group;
   const Slice slice(call.matrix.input_tiles, index, blocks * kSliceGroups);
   const uint32_t stages = SharedAddress(shared) + group * kSliceStages * kStageBytes;
-  const RowCopies<kRows, kGroupThreads> copies(call, work, thread);
   WeightParts<kFormat> parts(call, work.first_tile + slice.begin, thread);
 
   RawWeights<kFormat> raw[kAhead];
@@ -62,6 +60,9 @@ __device__ inline void MultiplySlicedFewRows(const LinearCall& call) {
   for (int i = 0; i < kAhead; ++i) {
     if (slice.begin + i < slice.end) parts.Load(i, &raw[i]);
   }
+  if (thread == 0 && slice.begin < slice.end) parts.PrefetchAll(0, slice.end - slice.begin);
+  FollowEarlier();
+  const RowCopies<kRows, kGroupThreads> copies(call, work, thread);
   // At a barrier the product before the last may be under way: its stage is not queued over yet.
   constexpr int kQueued = kSliceStages - 1 - kUnderWay;
 #pragma unroll
@@ -114,14 +115,18 @@ __device__ inline void MultiplySlicedFewRows(const LinearCall& call) {
 
   const uint32_t share = (kRows / 8 + blocks - 1) / blocks;
   uint8_t* const received = shared + kSliceStagesBytes<kRows>;
-  ClusterWait();  // The others have begun.
+  if (blocks > 1) ClusterWait();  // The others have begun.
 #pragma unroll
   for (uint32_t eight = 0; eight < kRows / 8; ++eight) {
     const uint32_t at = (index * share + eight / blocks) * kGroupThreads + thread;
     StoreRemote(PeerAddress(SharedAddress(received) + at * 16, eight % blocks), &sums[eight * 4]);
   }
-  ClusterArrive();
-  ClusterWait();
+  if (blocks > 1) {
+    ClusterArrive();
+    ClusterWait();
+  } else {
+    __syncthreads();
+  }
   for (uint32_t turn = group; turn < share; turn += kSliceGroups) {
     const uint32_t eight = turn * blocks + rank;
     if (eight >= kRows / 8) break;

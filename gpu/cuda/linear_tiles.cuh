@@ -29,16 +29,22 @@ struct RawWeights {
   uint32_t scales;
 };
 
+// Which word of a tile's scales is a thread's.
+template <WeightFormat kFormat>
+__device__ inline uint32_t ScaleWord(uint32_t thread) {
+  return kFormat == WeightFormat::kFp8 ? thread / 32 : thread / 32 * 8 + thread % 32 / 4;
+}
+
 // Where a thread's parts of successive tiles of inputs lie.
 template <WeightFormat kFormat>
 class WeightParts {
  public:
+  WeightParts() = default;
   __device__ WeightParts(const LinearCall& call, uint64_t first_tile, uint32_t thread)
       : codes_(static_cast<const uint4*>(call.matrix.codes) + first_tile * kTilePieces + thread) {
     if constexpr (kScaleWords > 0) {
-      const uint32_t word =
-          kFormat == WeightFormat::kFp8 ? thread / 32 : thread / 32 * 8 + thread % 32 / 4;
-      scales_ = static_cast<const uint32_t*>(call.matrix.scales) + first_tile * kScaleWords + word;
+      scales_ = static_cast<const uint32_t*>(call.matrix.scales) + first_tile * kScaleWords +
+                ScaleWord<kFormat>(thread);
     }
   }
   // Of the tile so many further on: best a constant.
@@ -48,6 +54,13 @@ class WeightParts {
       raw->codes[i] = __ldg(codes_ + tile * kTilePieces + i * kGroupThreads);
     }
     if constexpr (kScaleWords > 0) raw->scales = __ldg(scales_ + tile * kScaleWords);
+  }
+  // Brings so many tiles from that one on as far as L2; by the first thread of a warpgroup.
+  __device__ void PrefetchAll(uint32_t tile, uint32_t tiles) const {
+    PrefetchBulk(codes_ + tile * kTilePieces, tiles * kTilePieces * 16);
+    if constexpr (kScaleWords > 0) {
+      PrefetchBulk(scales_ + tile * kScaleWords, tiles * kScaleWords * 4);
+    }
   }
   // Brings that tile as far as L2.
   __device__ void Prefetch(uint32_t tile) const {
@@ -64,7 +77,7 @@ class WeightParts {
  private:
   static constexpr uint32_t kTilePieces = TileBytes(kFormat) / 16;
   static constexpr uint32_t kScaleWords = TileScaleBytes(kFormat) / 4;
-  const uint4* codes_;
+  const uint4* codes_ = nullptr;
   const uint32_t* scales_ = nullptr;
 };
 
@@ -357,11 +370,24 @@ __device__ inline void Store(const LinearCall& call, const Work& work, uint32_t 
   }
 }
 
-// The same for the 128 rows of a tile, through kStagedBytes of shared memory: there a thread has a
-// row of y to itself, and its code is short. By all warpgroups of a block at once, when `staged` is
-// read no more by any; not for floats.
-constexpr uint32_t kStagedRow = 64 + 8;  // bf16 values; so much apart, rows lie in all banks.
-constexpr uint32_t kStagedBytes = kManyRows * kStagedRow * 2;
+// The same through shared memory, where rows of bf16 values lie so that several threads store a row
+// together: StageSums, a barrier, StoreRows. Not for floats.
+constexpr uint32_t kStagedRow = 64 + 8;  // Values; so much apart, rows lie in all banks.
+constexpr uint32_t kStagedRowBytes = kStagedRow * 2;
+
+template <int kColumns>
+__device__ inline void StageSums(const float (&sums)[kColumns / 2], Bf16* staged) {
+  const uint32_t warp = threadIdx.x % kGroupThreads / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < kColumns / 2; i += 4) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      Bf16* const row = staged + (i * 2 + lane % 4 * 2 + j) * kStagedRow + warp * 16 + lane / 4;
+      row[0] = ToBf16(sums[i + j]);
+      row[8] = ToBf16(sums[i + 2 + j]);
+    }
+  }
+}
 
 struct Eight {
   __device__ explicit Eight(const uint4& bits) : pairs{bits.x, bits.y, bits.z, bits.w} {}
@@ -379,82 +405,69 @@ __device__ inline uint4 PackEight(const float (&values)[8]) {
   }
   return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
-__device__ inline float LargestOf(const float (&values)[8]) {
-  float largest = 0;
+// Eight neighbours through quantiser A, with those of the three threads beside.
+__device__ inline uint4 RoundEight(const float (&values)[8]) {
+  float largest = 0, rounded[8];
 #pragma unroll
   for (const float value : values) largest = fmaxf(largest, fabsf(value));
-  return largest;
+  largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
+  const uint32_t code = ScaleA(largest);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) rounded[i] = RoundA(values[i], code);
+  return PackEight(rounded);
 }
 
-__device__ inline void StoreStaged(const LinearCall& call, const Work& work, uint32_t first_output,
-                                   const float (&sums)[kManyRows / 2], uint32_t group,
-                                   uint8_t* staged) {
-  const uint32_t thread = threadIdx.x % kGroupThreads, warp = thread / 32, lane = thread % 32;
-  Bf16* const rows = reinterpret_cast<Bf16*>(staged);
-#pragma unroll
-  for (int i = 0; i < kManyRows / 2; i += 4) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      Bf16* const row = rows + (i * 2 + lane % 4 * 2 + j) * kStagedRow + warp * 16 + lane / 4;
-      row[0] = ToBf16(sums[i + j]);
-      row[8] = ToBf16(sums[i + 2 + j]);
-    }
-  }
-  BarrierOfGroup(group);
-  uint4* const mine = reinterpret_cast<uint4*>(rows + thread * kStagedRow);
-  const uint64_t row = uint64_t{work.row} + thread;
-  const bool real = thread < work.rows, swiglu = call.output == LinearOutput::kSwiglu;
-  uint32_t eights = 8, first = first_output;  // What is stored of a row.
-  float largest[2] = {0, 0};                  // Of the groups of quantiser A.
-  if (swiglu) {
-    const float weight = call.row_weights == nullptr || !real ? 1.0f : call.row_weights[row];
-    eights = 4;
-    first = first_output / 2;
-#pragma unroll 1
-    for (uint32_t k = 0; k < 4; ++k) {
-      const Eight a(mine[2 * k]), c(mine[2 * k + 1]);
+// Of `rows` staged rows those before `real` to rows from `row` on of y, by all threads of a
+// warpgroup.
+__device__ inline void StoreRows(const LinearCall& call, uint64_t row, uint32_t real, uint32_t rows,
+                                 uint32_t first_output, const Bf16* staged) {
+  const bool swiglu = call.output == LinearOutput::kSwiglu;
+  const uint32_t thread = threadIdx.x % kGroupThreads;
+  const uint32_t threads = swiglu ? 4 : 8;  // Of a row.
+  const uint32_t outputs = swiglu ? call.matrix.outputs / 2 : call.matrix.outputs;
+  const uint32_t at = thread % threads, first = (swiglu ? first_output / 2 : first_output) + at * 8;
+#pragma unroll 4
+  for (uint32_t r = thread / threads; r < rows; r += kGroupThreads / threads) {
+    const uint4* const from = reinterpret_cast<const uint4*>(staged + r * kStagedRow);
+    uint4 bits = from[swiglu ? 2 * at : at];
+    if (call.output != LinearOutput::kBf16) {
+      const Eight a(bits), c(from[swiglu ? 2 * at + 1 : at]);
+      const bool weighted = swiglu && call.row_weights != nullptr && r < real;
+      const float weight = weighted ? call.row_weights[row + r] : 1.0f;
       float values[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const float gate = fminf(a[i], call.limit);
         const float up = fminf(fmaxf(c[i], -call.limit), call.limit);
-        values[i] = RoundBf16(Silu(gate) * up * weight);
+        values[i] = swiglu ? RoundBf16(Silu(gate) * up * weight) : a[i];
       }
-      largest[0] = fmaxf(largest[0], LargestOf(values));
-      mine[k] = PackEight(values);
+      bits = RoundEight(values);
     }
-  } else if (call.output == LinearOutput::kRounded) {
-#pragma unroll 1
-    for (uint32_t k = 0; k < 8; ++k) {
-      const Eight bits(mine[k]);
-      float values[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) values[i] = bits[i];
-      largest[k / 4] = fmaxf(largest[k / 4], LargestOf(values));
-    }
-  }
-  const bool round = call.output != LinearOutput::kBf16;
-  const uint32_t outputs = swiglu ? call.matrix.outputs / 2 : call.matrix.outputs;
-  Bf16* const to = static_cast<Bf16*>(call.y) + row * call.y_stride + first;
-#pragma unroll 1
-  for (uint32_t k = 0; real && k < eights; ++k) {
-    uint4 bits = mine[k];
-    if (round) {
-      const Eight before(bits);
-      const uint32_t code = ScaleA(largest[k / 4]);
-      float values[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) values[i] = RoundA(before[i], code);
-      bits = PackEight(values);
-    }
-    if (first + 8 * k + 8 <= outputs && call.y_stride % 8 == 0) {
-      *reinterpret_cast<uint4*>(to + 8 * k) = bits;
+    if (r >= real) continue;
+    Bf16* const to = static_cast<Bf16*>(call.y) + (row + r) * call.y_stride + first;
+    if (first + 8 <= outputs && call.y_stride % 8 == 0) {
+      *reinterpret_cast<uint4*>(to) = bits;
     } else {
       const Eight values(bits);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        if (first + 8 * k + i < outputs) to[8 * k + i] = ToBf16(values[i]);
+        if (first + i < outputs) to[i] = ToBf16(values[i]);
       }
+    }
+  }
+}
+
+// Float sums of an eight of rows, from `column` of the work on.
+__device__ inline void StoreFloats(const LinearCall& call, const Work& work, uint32_t column,
+                                   uint32_t first_output, const float (&sums)[4]) {
+  const uint32_t warp = threadIdx.x % kGroupThreads / 32, lane = threadIdx.x % 32;
+  const uint32_t output = first_output + warp * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t row = column + lane % 4 * 2 + i % 2, at = output + i / 2 * 8;
+    if (row < work.rows && at < call.matrix.outputs) {
+      static_cast<float*>(call.y)[(uint64_t{work.row} + row) * call.y_stride + at] = sums[i];
     }
   }
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cuda.h>
+
 #include <cstdint>
 
 // Barriers in shared memory, and what blocks of a cluster send each other.
@@ -70,6 +72,24 @@ __device__ inline uint32_t PeerAddress(uint32_t address, uint32_t rank) {
   uint32_t peer;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(address), "r"(rank));
   return peer;
+}
+// From global memory to this block's, whose barrier counts the bytes; all aligned to 16 bytes.
+__device__ inline void CopyFromGlobal(uint32_t to, const void* from, uint32_t bytes,
+                                      uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+// The box of a tensor map (tensor_map.h) whose first column and row these are.
+__device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, uint32_t column, uint32_t row,
+                               uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3}], [%4];" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
 }
 // Into a peer's memory, whose barrier counts the bytes.
 __device__ inline void StoreToPeer(uint32_t to, const uint32_t (&words)[4], uint32_t barrier) {

@@ -145,6 +145,7 @@ class Maker {
     DraftDevice out;
     RP_ASSIGN(out.main_proj, Matrix(WeightFormat::kFp8, c.hidden_size, taps * c.hidden_size));
     RP_ASSIGN(out.markov_head, Matrix(WeightFormat::kBf16, c.vocab_size, c.draft_markov_rank));
+    out.markov_head.view.slices = 1;  // Its rows are gathered.
     RP_ASSIGN(out.confidence, Matrix(WeightFormat::kBf16, 1, c.hidden_size + c.draft_markov_rank));
     RP_ASSIGN(out.main_norm, Floats(c.hidden_size, 1, 0.1f));
     RP_ASSIGN(out.norm, Floats(c.hidden_size, 1, 0.1f));
@@ -173,6 +174,7 @@ absl::StatusOr<DeviceWeights> DeviceWeights::Random(const ModelGeometry& geometr
   out.head_tokens = shard.PartOf(c.vocab_size, kTileOutputs);
   RP_ASSIGN(out.head, maker.Matrix(WeightFormat::kBf16,
                                    static_cast<uint32_t>(out.head_tokens.count), c.hidden_size));
+  out.head.view.slices = 1;  // Its rows are gathered.
   RP_ASSIGN(out.norm, maker.Floats(c.hidden_size, 1, 0.1f));
   for (uint32_t layer = 0; layer < geometry.all_layers(); ++layer) {
     RP_ASSIGN(LayerDevice weights, maker.Layer(layer, engram_map));

@@ -286,6 +286,7 @@ class Loader {
     RP_ASSIGN(out.norm, Norm(last + "norm.weight", c.hidden_size));
     RP_ASSIGN(out.markov_head,
               Matrix(last + "markov_head.head.weight", c.vocab_size, c.draft_markov_rank));
+    out.markov_head.view.slices = 1;  // Its rows are gathered.
     RP_ASSIGN(const Tensor embed, checkpoint_.Find(last + "markov_head.embed.weight", DType::kBf16,
                                                    {c.vocab_size, c.draft_markov_rank}));
     // A product reads whole tiles of inputs, behind the last row too.
@@ -336,6 +337,7 @@ absl::StatusOr<DeviceWeights> DeviceWeights::Load(const ModelGeometry& geometry,
   out.head_tokens = shard.PartOf(c.vocab_size, kTileOutputs);
   RP_ASSIGN(out.head,
             loader.OutputsOf("head.weight", c.vocab_size, c.hidden_size, out.head_tokens));
+  out.head.view.slices = 1;  // Its rows are gathered.
   RP_ASSIGN(out.norm, loader.Norm("norm.weight", c.hidden_size));
   for (uint32_t layer = 0; layer < geometry.all_layers(); ++layer) {
     RP_ASSIGN(LayerDevice weights, loader.Layer(layer, engram_map));

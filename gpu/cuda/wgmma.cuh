@@ -68,6 +68,10 @@ __device__ inline void TouchL1(const void* from) {
   [[maybe_unused]] uint32_t unused;
   asm volatile("ld.global.u32 %0, [%1];" : "=r"(unused) : "l"(from) : "memory");
 }
+// So many bytes, by one thread; both aligned to 16.
+__device__ inline void PrefetchBulk(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 __device__ inline void CopyCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 __device__ inline void CopyWait() {

@@ -372,8 +372,8 @@ std::string NameOfEpilogue(const testing::TestParamInfo<Epilogue>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(
     Formats, EpilogueTest,
-    testing::Values(Epilogue{WeightFormat::kBf16, 1}, Epilogue{WeightFormat::kBf16, 16},
-                    Epilogue{WeightFormat::kFp8, 1}, Epilogue{WeightFormat::kFp8, 8},
+    testing::Values(Epilogue{WeightFormat::kBf16, 1}, Epilogue{WeightFormat::kBf16, 3},
+                    Epilogue{WeightFormat::kFp8, 1}, Epilogue{WeightFormat::kFp8, 2},
                     Epilogue{WeightFormat::kFp4, 1}, Epilogue{WeightFormat::kFp4, 8}),
     NameOfEpilogue);
 

@@ -101,21 +101,23 @@ TEST_P(LinearTest, EveryTileGivesTheSumsAndTheSameBytes) {
     const RandomMatrix matrix(GetParam(), shape.outputs, shape.inputs, shape.rows);
     const std::vector<uint16_t> x = RandomRows(size_t{shape.rows} * shape.inputs, 7);
     const OnDevice<uint16_t> device_x(x);
-    for (const uint32_t slices : {1u, 8u, 16u}) {
+    for (const uint32_t slices : {1u, 2u, 4u, 8u}) {
       const PackedOnDevice packed(matrix.Pack(), slices);
       std::vector<float> first;
-      for (const uint32_t tile : {8u, 16u, 32u, 64u, 128u}) {
-        SCOPED_TRACE(tile);
+      const struct {
+        uint32_t tile, block;
+      } kernels[] = {{8}, {16}, {32}, {64}, {128, 2}, {128, 4}};
+      for (const auto& [tile, block] : kernels) {
+        SCOPED_TRACE(std::to_string(tile) + " rows, tiles " + std::to_string(block));
         const OnDevice<float> y(size_t{shape.rows} * shape.outputs);
-        Must(CudaStatus(LaunchLinear({.matrix = packed.view,
-                                      .output = LinearOutput::kFloat,
-                                      .x = device_x.data(),
-                                      .x_stride = shape.inputs,
-                                      .y = y.data(),
-                                      .y_stride = shape.outputs,
-                                      .rows = shape.rows},
-                                     tile, nullptr),
-                        "linear"));
+        const LinearCall call{.matrix = packed.view,
+                              .output = LinearOutput::kFloat,
+                              .x = device_x.data(),
+                              .x_stride = shape.inputs,
+                              .y = y.data(),
+                              .y_stride = shape.outputs,
+                              .rows = shape.rows};
+        Must(CudaStatus(LaunchDenseLinear(call, tile, block, nullptr), "linear"));
         Must(CudaStatus(cudaDeviceSynchronize(), "linear"));
         const std::vector<float> got = y.Get();
         if (!first.empty()) {
@@ -149,17 +151,13 @@ TEST_P(LinearTest, EveryTileGivesTheSumsAndTheSameBytes) {
   }
 }
 
-TEST_P(LinearTest, Bf16OutputsBlocksAndGatheredRows) {
+TEST_P(LinearTest, Bf16OutputsOfBlocks) {
   RP_NEEDS_DEVICE();
-  // Two blocks of 128 outputs read inputs [0, 192) and [192, 384) of rows that lie in another
-  // order.
+  // Two blocks of 128 outputs read inputs [0, 192) and [192, 384).
   const RandomMatrix matrix(GetParam(), 256, 192, 5);
   const PackedOnDevice packed(matrix.Pack());
-  const std::vector<uint16_t> x = RandomRows(40 * 384, 8);
+  const std::vector<uint16_t> x = RandomRows(20 * 384, 8);
   const OnDevice<uint16_t> device_x(x);
-  std::vector<uint32_t> gather(20);
-  for (uint32_t i = 0; i < gather.size(); ++i) gather[i] = (i * 7 + 3) % 40;
-  const OnDevice<uint32_t> device_gather(gather);
   for (const uint32_t tile : {8u, 32u, 128u}) {
     const OnDevice<uint16_t> y(20 * 256);
     Must(CudaStatus(LaunchLinear({.matrix = packed.view,
@@ -168,7 +166,6 @@ TEST_P(LinearTest, Bf16OutputsBlocksAndGatheredRows) {
                                   .y = y.data(),
                                   .y_stride = 256,
                                   .rows = 20,
-                                  .gather = device_gather.data(),
                                   .block_outputs = 128,
                                   .block_inputs = 192},
                                  tile, nullptr),
@@ -178,13 +175,45 @@ TEST_P(LinearTest, Bf16OutputsBlocksAndGatheredRows) {
       for (uint32_t o = 0; o < 256; ++o) {
         double want = 0;
         for (uint32_t i = 0; i < 192; ++i) {
-          want +=
-              double{FromBf16(x[gather[r] * 384 + o / 128 * 192 + i])} * matrix.values[o * 192 + i];
+          want += double{FromBf16(x[r * 384 + o / 128 * 192 + i])} * matrix.values[o * 192 + i];
         }
         ASSERT_NEAR(FromBf16(got[r * 256 + o]), want, std::fabs(want) / 200 + 1e-3)
             << r << " " << o << " tile " << tile;
       }
     }
+  }
+}
+
+TEST_P(LinearTest, GatheredRowsGiveTheBytesOfTheRowsThemselves) {
+  RP_NEEDS_DEVICE();
+  constexpr uint32_t kOutputs = 200, kInputs = 320, kRows = 150;
+  const RandomMatrix matrix(GetParam(), kOutputs, kInputs, 6);
+  const PackedOnDevice packed(matrix.Pack(), 1);
+  const std::vector<uint16_t> x = RandomRows(40 * kInputs, 9);
+  std::vector<uint32_t> gather(kRows);
+  std::vector<uint16_t> rows;
+  for (uint32_t i = 0; i < kRows; ++i) {
+    gather[i] = (i * 7 + 3) % 40;
+    const auto from = x.begin() + gather[i] * kInputs;
+    rows.insert(rows.end(), from, from + kInputs);
+  }
+  const OnDevice<uint16_t> device_x(x), device_rows(rows);
+  const OnDevice<uint32_t> device_gather(gather);
+  LinearCall call{.matrix = packed.view,
+                  .x = device_rows.data(),
+                  .x_stride = kInputs,
+                  .y_stride = kOutputs,
+                  .rows = kRows};
+  const OnDevice<uint16_t> want(kRows * kOutputs);
+  call.y = want.data();
+  Must(CudaStatus(LaunchLinear(call, 8, nullptr), "linear"));
+  call.x = device_x.data();
+  call.gather = device_gather.data();
+  for (const uint32_t tile : {8u, 16u, 32u, 64u, 128u}) {
+    const OnDevice<uint16_t> y(kRows * kOutputs);
+    call.y = y.data();
+    Must(CudaStatus(LaunchLinear(call, tile, nullptr), "linear"));
+    EXPECT_TRUE(y.Get() == want.Get()) << "tile " << tile;
   }
 }
 
