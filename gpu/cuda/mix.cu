@@ -336,8 +336,9 @@ cudaError_t LaunchMany(const MixCall& call, cudaStream_t stream) {
 
 cudaError_t LaunchMix(const MixCall& call, cudaStream_t stream) {
   if (call.mixes.rows > kMixesLeft) {
-    // Few rows a block while that keeps the chip busier.
-    return call.mixes.rows <= 256 ? LaunchMany<16>(call, stream) : LaunchMany<64>(call, stream);
+    // Few rows a block while all blocks are on the chip at once.
+    if (call.mixes.rows <= 64) return LaunchMany<16>(call, stream);
+    return call.mixes.rows <= 128 ? LaunchMany<32>(call, stream) : LaunchMany<64>(call, stream);
   }
   // Blocks of fewer threads find room beside those of the launch before.
   return call.mixes.rows <= 3 ? LaunchFew<256>(call, stream) : LaunchFew<512>(call, stream);
