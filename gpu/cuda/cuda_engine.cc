@@ -160,7 +160,7 @@ absl::Status CudaEngine::Allocate() {
       {&work_.slot_weights, rows * chosen * 4},
       {&work_.tiles, (rows * chosen + experts) * sizeof(ExpertTile)},
       {&work_.tile_count, 4},
-      {&work_.tickets, (kMixTickets + 1) * 4},
+      {&work_.tickets, 4},
       {&work_.inner, rows * chosen * c.expert_dim * 2},
       {&work_.expert_out, rows * chosen * c.hidden_size * 2},
       {&work_.shared_inner, rows * c.expert_dim * 2},

@@ -95,7 +95,7 @@ class CudaEngine final : public Engine {
     DeviceMemory index_query, index_weights, selected, scores, tops, candidates, candidate_counts;
     DeviceMemory select_room;
     DeviceMemory gate, expert_of, weight_of, slot_of, row_of, slot_weights, tiles, tile_count;
-    DeviceMemory tickets;  // kMixTickets, then the router's.
+    DeviceMemory tickets;  // The router's.
     DeviceMemory inner, expert_out, shared_inner, shared_out;
     DeviceMemory engram, engram_kv, taps, logits;
     // Of drafts: what corrects the logits of one row of each request; what confidence follows from;
@@ -190,6 +190,7 @@ class CudaEngine final : public Engine {
   int now_ = 0;             // Of stream[2].
   int pre_ = 0;             // Of pre[2].
   StreamAdd pending_;       // Not yet in the stream.
+  MixesCall mixes_left_;    // By the last Mix, for the next launch that takes them along.
   bool pooled_ = false;     // Candidates of the last source that writes them exclude some.
   uint32_t taps_taken_ = 0;
   uint64_t scores_max_ = 0;             // Floats of `scores`.

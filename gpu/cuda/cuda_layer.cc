@@ -64,26 +64,29 @@ absl::Status CudaEngine::Layer(uint32_t layer, const HalfStep& half, bool write_
 }
 
 absl::Status CudaEngine::Mix(const MhcDevice& mhc, const DeviceMemory& norm, uint32_t rows) {
-  const MixCall call{.shape = shape_,
-                     .rows = rows,
+  const bool adds = pending_.post != nullptr;
+  const MixCall call{.mixes = {.shape = shape_,
+                               .rows = rows,
+                               .weights = {.base = Floats(mhc.base),
+                                           .scale = Floats(mhc.scale),
+                                           .iterations = config_.hc_sinkhorn_iters,
+                                           .eps = static_cast<float>(config_.hc_eps)},
+                               .partials = Floats(work_.partials),
+                               .pre = Floats(work_.pre[1 - pre_]),
+                               .post = Floats(work_.post),
+                               .comb = Floats(work_.comb)},
                      .add = std::exchange(pending_, {}),
                      .stream = Bits(work_.stream[now_]),
+                     .updated = Bits(work_.stream[1 - now_]),
                      .pre = Floats(work_.pre[pre_]),
                      .fn = Bits(mhc.fn),
-                     .mix = {.base = Floats(mhc.base),
-                             .scale = Floats(mhc.scale),
-                             .iterations = config_.hc_sinkhorn_iters,
-                             .eps = static_cast<float>(config_.hc_eps)},
                      .norm = Floats(norm),
-                     .partials = Floats(work_.partials),
-                     .tickets = work_.tickets.as<uint32_t>(),
                      .y = Bits(work_.y),
                      .x = Bits(work_.x),
-                     .x_round = Bits(work_.x_round),
-                     .pre_next = Floats(work_.pre[1 - pre_]),
-                     .post = Floats(work_.post),
-                     .comb = Floats(work_.comb)};
+                     .x_round = Bits(work_.x_round)};
+  if (adds) now_ = 1 - now_;
   pre_ = 1 - pre_;
+  if (rows <= kMixesLeft) mixes_left_ = call.mixes;
   return CudaStatus(LaunchMix(call, stream_.get()), "mix");
 }
 
@@ -123,7 +126,8 @@ absl::Status CudaEngine::Project(uint32_t layer, const HalfStep& half, bool draf
                                .eps = shape_.eps,
                                .codes = work_.kv_codes.as<uint8_t>(),
                                .scales = work_.kv_scales.as<uint8_t>(),
-                               .ring = spare && !drafts ? &windows : nullptr},
+                               .ring = spare && !drafts ? &windows : nullptr,
+                               .mixes = std::exchange(mixes_left_, {})},
                               stream_.get()));
   return FromLow(weights.wq_b, work_.query, rows);
 }
@@ -326,14 +330,15 @@ absl::Status CudaEngine::FeedForward(uint32_t layer, const HalfStep& half) {
                            .own_first = moe.own_first,
                            .own = moe.own,
                            .tile_rows = tile_rows,
-                           .ticket = work_.tickets.as<uint32_t>() + kMixTickets,
+                           .ticket = work_.tickets.as<uint32_t>(),
                            .expert_of = work_.expert_of.as<uint32_t>(),
                            .weight_of = Floats(work_.weight_of),
                            .slot_of = work_.slot_of.as<uint32_t>(),
                            .row_of = work_.row_of.as<uint32_t>(),
                            .slot_weights = Floats(work_.slot_weights),
                            .tiles = work_.tiles.as<ExpertTile>(),
-                           .tile_count = work_.tile_count.as<uint32_t>()},
+                           .tile_count = work_.tile_count.as<uint32_t>(),
+                           .mixes = std::exchange(mixes_left_, {})},
                           stream_.get()));
   const uint32_t slots = rows * chosen, shared_rows = moe.shared_here ? rows : 0;
   const LinearCall up{.matrix = moe.up.view,

@@ -51,12 +51,10 @@ __global__ void Latents(StepView step, WindowView windows, const DeviceGroup* gr
   }
 }
 
-// Turns the last 2 pairs values of x in shared memory, for a position.
-__device__ void TurnRow(float* x, uint32_t dim, const float* frequencies, uint32_t pairs,
-                        uint32_t position) {
+// Turns the last 2 pairs values of x in shared memory by their cosines and sines.
+__device__ inline void TurnRow(float* x, uint32_t dim, const float2* turns, uint32_t pairs) {
   for (uint32_t pair = threadIdx.x; pair < pairs; pair += kThreads) {
-    const double angle = __fmul_rn(static_cast<float>(position), frequencies[pair]);
-    const float c = static_cast<float>(cos(angle)), s = static_cast<float>(sin(angle));
+    const float c = turns[pair].x, s = turns[pair].y;
     float* at = x + dim - 2 * pairs + 2 * pair;
     const float a = at[0], b = at[1];
     at[0] = RoundBf16(a * c - b * s);
@@ -82,17 +80,22 @@ __global__ void WriteEntries(StepView step, EntryView view, const DeviceGroup* g
   WaitForEarlier();
   LetNextBegin();
   __shared__ float room[33];
-  extern __shared__ float values[];  // A latent, then a key.
+  extern __shared__ float values[];  // A latent, a key, cosines and sines of the position.
   const DeviceGroup group = groups[blockIdx.x];
   if (group.part == kNoPart) return;
   const EntryPlace place = PlaceOf(step, view, step.part[group.part], group.entry);
   float* latent = values;
   float* key = values + dim;
+  float2* turns = reinterpret_cast<float2*>(key + index_dim);
   for (uint32_t i = threadIdx.x; i < dim; i += kThreads) {
     latent[i] = ToFloat(AsBf16(latents)[uint64_t{blockIdx.x} * dim + i]);
   }
   for (uint32_t i = threadIdx.x; i < index_dim; i += kThreads) {
     key[i] = ToFloat(AsBf16(keys)[uint64_t{blockIdx.x} * index_dim + i]);
+  }
+  for (uint32_t pair = threadIdx.x; pair < step.pairs; pair += kThreads) {
+    const double angle = __fmul_rn(static_cast<float>(group.entry * ratio), frequencies[pair]);
+    turns[pair] = {static_cast<float>(cos(angle)), static_cast<float>(sin(angle))};
   }
   __syncthreads();
   const float scale = RowInverseRms(key, index_dim, eps, room);
@@ -100,8 +103,8 @@ __global__ void WriteEntries(StepView step, EntryView view, const DeviceGroup* g
     key[i] = RoundBf16(key[i] * scale * key_norm[i]);
   }
   __syncthreads();
-  TurnRow(latent, dim, frequencies, step.pairs, group.entry * ratio);
-  TurnRow(key, index_dim, frequencies, step.pairs, group.entry * ratio);
+  TurnRow(latent, dim, turns, step.pairs);
+  TurnRow(key, index_dim, turns, step.pairs);
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < dim; i += kThreads) {
     const uint8_t code = ScaleB(GroupMax16(fabsf(latent[i])));
@@ -152,7 +155,7 @@ cudaError_t LaunchWriteEntries(const StepView& step, const EntryView& entries,
                                const Bf16Bits* keys, const float* key_norm, uint32_t index_dim,
                                float eps, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  const uint32_t shared = (dim + index_dim) * sizeof(float);
+  const uint32_t shared = (dim + index_dim + 2 * step.pairs) * sizeof(float);
   return QueueNext(WriteEntries, {count, kThreads, shared}, stream, step, entries, groups, ratio,
                    frequencies, latents, dim, keys, key_norm, index_dim, eps);
 }

@@ -1,6 +1,7 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
 #include "gpu/cuda/launch.cuh"
+#include "gpu/cuda/octets.cuh"
 #include "gpu/cuda/places.cuh"
 #include "gpu/cuda/wgmma.cuh"
 
@@ -9,26 +10,27 @@
 namespace reprise::engine::cuda {
 namespace {
 
-__global__ void IndexQueries(StepView step, Bf16Bits* q, uint32_t heads, uint32_t dim) {
+constexpr uint32_t kQueryThreads = 128;
+
+// A thread takes eight values of a row's queries, four lanes a group of quantiser C.
+__global__ __launch_bounds__(kQueryThreads) void IndexQueries(StepView step, Bf16Bits* q,
+                                                              uint32_t heads, uint32_t dim) {
   WaitForEarlier();
   LetNextBegin();
   const uint64_t row = blockIdx.x;
-  const uint32_t pairs = step.pairs, begin = dim - 2 * pairs;
-  const float* cosines = step.cosines[1] + row * pairs;
-  const float* sines = step.sines[1] + row * pairs;
-  for (uint32_t i = threadIdx.x; i < heads * dim; i += blockDim.x) {
-    const uint32_t d = i % dim;
-    Bf16* x = AsBf16(q) + row * heads * dim + i;
-    float value = ToFloat(*x);
-    const float other = __shfl_xor_sync(0xffffffff, value, 1);
-    if (d >= begin) {
-      const float c = cosines[(d - begin) / 2], s = sines[(d - begin) / 2];
-      value = RoundBf16(d % 2 == 0 ? value * c - other * s : other * s + value * c);
-    }
-    const uint32_t code = ScaleC(WarpMax(fabsf(value)));
-    const float scale = PowerOf(code);
-    *x = ToBf16(E2m1Value(E2m1Of(__fdiv_rn(value, scale))) * scale);
+  const uint32_t i = (blockIdx.y * kQueryThreads + threadIdx.x) * 8;
+  if (i >= heads * dim) return;
+  Bf16* const x = AsBf16(q) + row * heads * dim + i;
+  const Octet turned =
+      Octet::At(x).Turned(i % dim, dim, step.pairs, step.cosines[1] + row * step.pairs,
+                          step.sines[1] + row * step.pairs);
+  const float scale = PowerOf(ScaleC(LargestOfGroup(turned.Largest())));
+  Octet rounded;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    rounded.values[k] = E2m1Value(E2m1Of(__fdiv_rn(turned.values[k], scale))) * scale;
   }
+  rounded.Store(x);
 }
 
 // ---- Scores ------------------------------------------------------------------------------------
@@ -373,7 +375,8 @@ cudaError_t LaunchMatrixScores(const ScoreCall& call, uint32_t entries_max, cuda
 
 cudaError_t LaunchIndexQueries(const StepView& step, Bf16Bits* q, uint32_t heads, uint32_t dim,
                                cudaStream_t stream) {
-  return QueueNext(IndexQueries, {step.rows, 256}, stream, step, q, heads, dim);
+  const dim3 grid(step.rows, (heads * dim / 8 + kQueryThreads - 1) / kQueryThreads);
+  return QueueNext(IndexQueries, {grid, kQueryThreads}, stream, step, q, heads, dim);
 }
 
 cudaError_t LaunchScores(const ScoreCall& call, uint32_t entries_max, cudaStream_t stream) {

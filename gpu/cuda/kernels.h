@@ -98,28 +98,38 @@ struct MixWeights {
   uint32_t iterations = 0;
   float eps = 0;
 };
-// The update, then x = norm(collapse(stream, pre)), also through quantiser A; the mixes of the
-// stream become pre_next, post and comb.
-struct MixCall {
+// From sums over the stream of rows to pre, post and comb.
+struct MixesCall {
   StreamShape shape;
-  uint32_t rows = 0;
+  uint32_t rows = 0;  // 0: none.
+  MixWeights weights;
+  float* partials = nullptr;  // [rows][hidden / 64][kMixPartials]
+  float* pre = nullptr;       // [rows][4]
+  float* post = nullptr;      // [rows][4]
+  float* comb = nullptr;      // [rows][4][4]
+};
+inline constexpr uint32_t kMixPartials = 32;
+cudaError_t LaunchMixes(const MixesCall& call, cudaStream_t stream);
+
+// The update, then x = norm(collapse(stream, pre)), also through quantiser A; the sums of the
+// stream become `mixes`, for the round after that.
+struct MixCall {
+  MixesCall mixes;
   StreamAdd add;
-  Bf16Bits* stream = nullptr;
+  const Bf16Bits* stream = nullptr;
+  Bf16Bits* updated = nullptr;  // Not `stream`; nothing is written there when nothing is added.
   const float* pre = nullptr;
   const Bf16Bits* fn = nullptr;  // PackMix
-  MixWeights mix;
   const float* norm = nullptr;
-  float* partials = nullptr;    // Room: [rows][hidden / 64][kMixPartials].
-  uint32_t* tickets = nullptr;  // [kMixTickets], 0 between launches.
-  Bf16Bits* y = nullptr;        // [rows][hidden]: the collapse before the norm.
+  Bf16Bits* y = nullptr;  // [rows][hidden]: the collapse before the norm.
   Bf16Bits* x = nullptr;
   Bf16Bits* x_round = nullptr;
-  float* pre_next = nullptr;
-  float* post = nullptr;
-  float* comb = nullptr;
 };
-inline constexpr uint32_t kMixPartials = 32, kMixTickets = 2;
-// One launch for up to 16 rows, else two.
+// Of up to so many rows, only the partial sums: their mixes take longer than all else, nobody
+// wants them before the next LaunchMix, and a launch in between takes them along at no cost of
+// time (`mixes` of ProjectedCall and RouteCall), or else LaunchMixes makes them.
+inline constexpr uint32_t kMixesLeft = 8;
+// One launch for up to kMixesLeft rows, else two.
 cudaError_t LaunchMix(const MixCall& call, cudaStream_t stream);
 
 // x = norm(collapse(stream, pre)) alone. y null: the collapse before the norm is not wanted.
@@ -156,6 +166,7 @@ struct ProjectedCall {
   uint8_t* codes = nullptr;          // [rows][dim]
   uint8_t* scales = nullptr;         // [rows][dim / 32]
   const WindowView* ring = nullptr;  // On the host.
+  MixesCall mixes;                   // Taken along; of `step`'s rows, or none.
 };
 cudaError_t LaunchProjected(const ProjectedCall& call, cudaStream_t stream);
 // Turns the last 2 pairs values of every head of q [rows][heads][dim].
@@ -292,6 +303,7 @@ struct RouteCall {
   float* slot_weights = nullptr;  // by slot
   ExpertTile* tiles = nullptr;
   uint32_t* tile_count = nullptr;
+  MixesCall mixes;  // Taken along.
 };
 // `gate`: the product that gives the logits, in the same launch for up to 8 rows.
 struct LinearCall;

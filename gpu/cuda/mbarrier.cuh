@@ -91,6 +91,10 @@ __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, uint32_t col
       "l"(&map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
+// To a peer's memory; seen there after the next cluster barrier.
+__device__ inline void StoreToPeer(uint32_t to, float value) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+}
 // Into a peer's memory, whose barrier counts the bytes.
 __device__ inline void StoreToPeer(uint32_t to, const uint32_t (&words)[4], uint32_t barrier) {
   asm volatile(

@@ -1,8 +1,10 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
 #include "gpu/cuda/launch.cuh"
+#include "gpu/cuda/mbarrier.cuh"
 #include "gpu/cuda/mix_layout.h"
-#include "gpu/cuda/shared_room.h"
+#include "gpu/cuda/mixes.cuh"
+#include "gpu/cuda/stream_add.cuh"
 #include "gpu/cuda/wgmma.cuh"
 
 // Single-pass hyper-connections (model-facts section 7): what a sublayer gives is added to the
@@ -10,339 +12,340 @@
 namespace reprise::engine::cuda {
 namespace {
 
-constexpr uint32_t kCopies = 4;
-constexpr uint32_t kThreads = 256, kWarps = kThreads / 32;
-constexpr uint32_t kTile = 64;                      // Values of a copy that a block takes.
-constexpr uint32_t kStreamTileBytes = kTile * 128;  // Of 64 rows.
-constexpr uint32_t kFnTileBytes = kMixTileValues * 2;
-constexpr uint32_t kMixShared = kCopies * (kStreamTileBytes + kFnTileBytes);
-// Of a partial sum's row: the mixes, then squares of the stream and of the collapsed row.
-constexpr uint32_t kStreamSquares = kMixes, kRowSquares = kMixes + 1, kSums = kMixes + 2;
-constexpr uint32_t kFewRows = 8;  // Of a block that finishes them itself.
+constexpr uint32_t kTile = 64;  // Values of a copy that a block takes.
+constexpr uint32_t kHalf = 16;  // Threads, half a warp: they take a row of a tile.
 
-// ---- The stream --------------------------------------------------------------------------------
+// ---- A tile of rows ----------------------------------------------------------------------------
 
-// Four neighbours in a row.
-struct Four {
-  float values[4];
-
-  __device__ static Four At(const Bf16Bits* from) {
-    const uint2 bits = *reinterpret_cast<const uint2*>(from);
-    return {{__uint_as_float(bits.x << 16), __uint_as_float(bits.x & 0xffff0000u),
-             __uint_as_float(bits.y << 16), __uint_as_float(bits.y & 0xffff0000u)}};
-  }
-  // As bf16, which they become.
-  __device__ uint2 Rounded() {
-    const __nv_bfloat162 low = __floats2bfloat162_rn(values[0], values[1]);
-    const __nv_bfloat162 high = __floats2bfloat162_rn(values[2], values[3]);
-    const uint2 bits = {*reinterpret_cast<const uint32_t*>(&low),
-                        *reinterpret_cast<const uint32_t*>(&high)};
-    *this = At(reinterpret_cast<const Bf16Bits*>(&bits));
-    return bits;
-  }
+// Of 64 rows, of which few may be real: the others are whatever was there, and no other row sees
+// them.
+struct TileRoom {
+  uint8_t stream[kCopies][kTile * 128];
+  uint8_t fn[kCopies][kMixTileValues * 2];
 };
 
-// As LaunchSumParts.
-__device__ inline Four SummedParts(const StreamAdd& add, uint64_t at) {
-  Four sum = {};
-#pragma unroll 1
-  for (uint32_t rank = 0; rank < add.ranks; ++rank) {
-    const float4 one = *reinterpret_cast<const float4*>(add.parts + rank * add.part_stride + at);
-    const float values[4] = {one.x, one.y, one.z, one.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sum.values[i] = rank == 0 ? values[i] : sum.values[i] + values[i];
-  }
-  sum.Rounded();
-  return sum;
-}
-
-// What is added to values d to d + 3 of a row: bf16 values.
-__device__ inline Four Added(const StreamAdd& add, uint64_t row, uint32_t hidden, uint32_t d) {
-  if (add.h != nullptr) return Four::At(add.h + row * hidden + d);
-  if (add.parts != nullptr) return SummedParts(add, row * hidden + d);
-  Four sum = {};
-  for (uint32_t k = 0; k < add.chosen; ++k) {
-    const uint64_t slot = add.slot_of[row * add.chosen + k];
-    const Four one = Four::At(add.outputs + slot * hidden + d);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sum.values[i] += one.values[i];
-  }
-  const Four shared = Four::At(add.shared + row * hidden + d);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) sum.values[i] += shared.values[i];
-  sum.Rounded();
-  return sum;
-}
-
-// Values d to d + 3 of the copies, with what is added to them; written back.
-__device__ inline void UpdateFour(const StreamAdd& add, uint64_t row, uint32_t hidden, uint32_t d,
-                                  Bf16Bits* stream, Four (&copies)[kCopies]) {
-  Bf16Bits* const x = stream + row * kCopies * hidden + d;
-#pragma unroll
-  for (uint32_t c = 0; c < kCopies; ++c) copies[c] = Four::At(x + c * hidden);
-  if (add.post == nullptr) return;
-  const Four added = Added(add, row, hidden, d);
-  Four now[kCopies];
-#pragma unroll
-  for (uint32_t k = 0; k < kCopies; ++k) {
-    const float* mixing = add.comb + row * kCopies * kCopies + k;
-    const float weight = add.post[row * kCopies + k];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float mixed = copies[0].values[i] * mixing[0];
-#pragma unroll
-      for (uint32_t a = 1; a < kCopies; ++a) {
-        mixed = fmaf(copies[a].values[i], mixing[a * kCopies], mixed);
-      }
-      now[k].values[i] = fmaf(weight, added.values[i], mixed);
-    }
-    *reinterpret_cast<uint2*>(x + k * hidden) = now[k].Rounded();
-  }
-#pragma unroll
-  for (uint32_t k = 0; k < kCopies; ++k) copies[k] = now[k];
-}
-
-__global__ void Update(StreamAdd add, uint32_t hidden, Bf16Bits* stream) {
-  WaitForEarlier();
-  LetNextBegin();
-  const uint32_t d = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
-  Four copies[kCopies];
-  if (d < hidden) UpdateFour(add, blockIdx.y, hidden, d, stream, copies);
-}
-
-// ---- Mixes -------------------------------------------------------------------------------------
-
-__device__ inline float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-// Of one row, by a warp: lane i holds sum i.
-__device__ void SplitMixes(const MixCall& call, uint32_t row, float sum) {
-  constexpr uint32_t kAll = 0xffffffff;
-  const uint32_t lane = threadIdx.x % 32;
-  const MixWeights& w = call.mix;
-  const float squares = __shfl_sync(kAll, sum, kStreamSquares);
-  const float mean = squares / static_cast<float>(kCopies * call.shape.hidden);
-  const float rms = 1.0f / sqrtf(mean + call.shape.eps);
-  const uint32_t mix = min(lane, kMixes - 1);
-  const uint32_t kind = mix < kCopies ? 0 : mix < 2 * kCopies ? 1 : 2;
-  const float m = __fadd_rn(__fmul_rn(__fmul_rn(sum, rms), w.scale[kind]), w.base[mix]);
-  if (lane < kCopies) call.pre_next[row * kCopies + lane] = Sigmoid(m) + w.eps;
-  if (lane >= kCopies && lane < 2 * kCopies) {
-    call.post[row * kCopies + lane - kCopies] = 2.0f * Sigmoid(m);
-  }
-
-  // Lanes 0 to 15 hold C, row-major, and the others the same again.
-  float c = __shfl_sync(kAll, m, 2 * kCopies + lane % 16);
-  const auto over = [&](uint32_t step, auto&& join) {  // Lanes `step` and 2 step apart.
-    const float two = join(c, __shfl_xor_sync(kAll, c, step));
-    return join(two, __shfl_xor_sync(kAll, two, 2 * step));
-  };
-  const auto sum_of_row = [&] { return over(1, [](float a, float b) { return a + b; }); };
-  const auto sum_of_column = [&] { return over(4, [](float a, float b) { return a + b; }); };
-  const float top = over(1, [](float a, float b) { return fmaxf(a, b); });
-  c = expf(c - top);
-  c = c / sum_of_row() + w.eps;
-  for (uint32_t turn = 0; turn < w.iterations; ++turn) {
-    if (turn > 0) c = __fdividef(c, sum_of_row() + w.eps);
-    c = __fdividef(c, sum_of_column() + w.eps);
-  }
-  if (lane < 16) call.comb[row * kCopies * kCopies + lane] = c;
-}
-
-// By a block, when the sums of all tiles are there: one warp splits the mixes, the others give x.
-// What other blocks wrote is read past this processor's own cache.
-__device__ void FinishRow(const MixCall& call, uint32_t row) {
-  __shared__ float of_warp[kWarps][32];
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t hidden = call.shape.hidden, tiles = hidden / kTile;
-  const float* sums = call.partials + uint64_t{row} * tiles * kMixPartials + lane;
-  const uint32_t end = tiles * (warp + 1) / kWarps;
-  float sum = 0;
-  constexpr uint32_t kTogether = 10;
-  for (uint32_t tile = tiles * warp / kWarps; tile < end; tile += kTogether) {
-    float values[kTogether];
-#pragma unroll
-    for (uint32_t i = 0; i < kTogether; ++i) {
-      const bool real = tile + i < end && lane < kSums;
-      values[i] = real ? __ldcg(sums + (tile + i) * kMixPartials) : 0.0f;
-    }
-#pragma unroll
-    for (const float value : values) sum += value;
-  }
-  __syncthreads();  // Of the row before, all is read.
-  of_warp[warp][lane] = sum;
-  __syncthreads();
-  sum = 0;
-#pragma unroll
-  for (const auto& one : of_warp) sum += one[lane];
-  if (warp == 0) return SplitMixes(call, row, sum);
-  const float mean = __shfl_sync(0xffffffff, sum, kRowSquares) / static_cast<float>(hidden);
-  const float scale = 1.0f / sqrtf(mean + call.shape.eps);
-  // A lane takes four neighbours, eight lanes a group of quantiser A.
-  const uint64_t begin = uint64_t{row} * hidden;
-  constexpr uint32_t kStep = (kWarps - 1) * 128;
-#pragma unroll 3
-  for (uint32_t at = (warp - 1) * 128; at < hidden; at += kStep) {
-    const uint32_t d = at + lane * 4;
-    const bool real = d < hidden;
-    const uint2 bits = real ? __ldcg(reinterpret_cast<const uint2*>(call.y + begin + d)) : uint2{};
-    const float4 norm =
-        real ? *reinterpret_cast<const float4*>(call.norm + d) : make_float4(0, 0, 0, 0);
-    const float2 low = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&bits.x));
-    const float2 high = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&bits.y));
-    const float values[4] = {RoundBf16(low.x * scale * norm.x), RoundBf16(low.y * scale * norm.y),
-                             RoundBf16(high.x * scale * norm.z),
-                             RoundBf16(high.y * scale * norm.w)};
-    float largest =
-        fmaxf(fmaxf(fabsf(values[0]), fabsf(values[1])), fmaxf(fabsf(values[2]), fabsf(values[3])));
-#pragma unroll
-    for (int step = 1; step < 8; step *= 2) {
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, step));
-    }
-    if (!real) continue;
-    const uint32_t code = ScaleA(largest);
-    __nv_bfloat162* const x = reinterpret_cast<__nv_bfloat162*>(call.x + begin + d);
-    __nv_bfloat162* const round = reinterpret_cast<__nv_bfloat162*>(call.x_round + begin + d);
-#pragma unroll
-    for (uint32_t i = 0; i < 2; ++i) {
-      x[i] = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
-      round[i] =
-          __floats2bfloat162_rn(RoundA(values[2 * i], code), RoundA(values[2 * i + 1], code));
-    }
-  }
-}
-
-__global__ __launch_bounds__(kThreads) void Finish(MixCall call) {
-  WaitForEarlier();
-  LetNextBegin();
-  FinishRow(call, blockIdx.x);
-}
-
-// A block takes 64 values of every copy, of kRows rows.
-template <uint32_t kRows>
-__global__ __launch_bounds__(kThreads) void Mix(MixCall call) {
-  WaitForEarlier();
-  LetNextBegin();
-  extern __shared__ __align__(1024) uint8_t shared[];
-  uint8_t* const fn_tiles = shared + kCopies * kStreamTileBytes;
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t hidden = call.shape.hidden, tiles = gridDim.x, tile = blockIdx.x;
-  const uint32_t first = blockIdx.y * kRows, rows = min(kRows, call.rows - first);
-  const uint8_t* fn =
+// Begins to bring the tile's weights, by a block.
+__device__ inline void QueueFn(const MixCall& call, uint32_t tile, TileRoom& room) {
+  const auto* fn =
       reinterpret_cast<const uint8_t*>(call.fn + uint64_t{tile} * kCopies * kMixTileValues);
-  for (uint32_t at = threadIdx.x * 16; at < kCopies * kFnTileBytes; at += kThreads * 16) {
-    CopyAsync16(SharedAddress(fn_tiles) + at, fn + at, true);
+  for (uint32_t at = threadIdx.x * 16; at < sizeof(room.fn); at += blockDim.x * 16) {
+    CopyAsync16(SharedAddress(room.fn) + at, fn + at, true);
   }
   CopyCommit();
-  // Half a warp takes a row.
-  constexpr uint32_t kHalf = 16;
-  const uint32_t in_half = lane % kHalf, d = tile * kTile + in_half * 4;
-#pragma unroll 2
-  for (uint32_t r = warp * 2 + lane / kHalf; r < rows; r += kWarps * 2) {
-    const uint64_t row = first + r;
+}
+
+// The sum over half a warp.
+__device__ inline float HalfSum(float x) {
+  const uint32_t half = 0xffffu << threadIdx.x % 32 / kHalf * kHalf;
+#pragma unroll
+  for (uint32_t step = kHalf / 2; step > 0; step /= 2) x += __shfl_xor_sync(half, x, step);
+  return x;
+}
+__device__ inline float Squares(float sum, const Four& four) {
+#pragma unroll
+  for (const float value : four.values) sum = fmaf(value, value, sum);
+  return sum;
+}
+
+// By half a warp: row r of the tile, with what is added to it, to where the products find it.
+__device__ inline void KeepRow(const MixCall& call, uint64_t row, uint32_t tile, uint32_t r,
+                               const Four (&copies)[kCopies], TileRoom& room) {
+  const uint32_t in_half = threadIdx.x % kHalf, hidden = call.mixes.shape.hidden;
+  const uint32_t d = tile * kTile + in_half * 4;
+  float squares = 0;
+#pragma unroll
+  for (uint32_t c = 0; c < kCopies; ++c) {
+    if (call.add.post != nullptr) copies[c].Store(call.updated + (row * kCopies + c) * hidden + d);
+    uint8_t* const to = room.stream[c] + SwizzledOffset(r, in_half / 2);
+    *reinterpret_cast<uint2*>(to + in_half % 2 * 8) = copies[c].Bits();
+    squares = Squares(squares, copies[c]);
+  }
+  squares = HalfSum(squares);
+  if (in_half == 0) {
+    call.mixes.partials[(row * (hidden / kTile) + tile) * kMixPartials + kStreamSquares] = squares;
+  }
+}
+
+// By four warps: the tile's part of the mixes of rows [first, first + rows).
+__device__ inline void SumTile(const MixCall& call, uint32_t first, uint32_t rows, uint32_t tile,
+                               const TileRoom& room) {
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t tiles = call.mixes.shape.hidden / kTile;
+  float sums[kMixPieces * kMixes / 2];
+  WgmmaFence();
+#pragma unroll
+  for (uint32_t c = 0; c < kCopies; ++c) {
+#pragma unroll
+    for (uint32_t step = 0; step < 4; ++step) {
+      const uint32_t a = SharedAddress(room.stream[c]) + step * 32;
+      const uint32_t b = SharedAddress(room.fn[c]) + step * 32;
+      WgmmaShared<kMixPieces * kMixes, false>::Run(sums, SwizzledRows(a), SwizzledRows(b),
+                                                   c + step > 0 ? 1 : 0);
+    }
+  }
+  WgmmaCommit();
+  WgmmaWait<0>();
+  Hold(sums);
+  constexpr uint32_t kEights = kMixes / 8;
+#pragma unroll
+  for (uint32_t below = 0; below < 2; ++below) {
+    const uint32_t r = warp * 16 + lane / 4 + 8 * below;
+    if (r >= rows) continue;
+    float* const to = call.mixes.partials + ((uint64_t{first} + r) * tiles + tile) * kMixPartials;
+#pragma unroll
+    for (uint32_t eight = 0; eight < kEights; ++eight) {
+      float pair[2];
+#pragma unroll
+      for (uint32_t j = 0; j < 2; ++j) {
+        const auto piece = [&](uint32_t p) {
+          return sums[(p * kEights + eight) * 4 + 2 * below + j];
+        };
+        pair[j] = (piece(0) + piece(1)) + piece(2);
+      }
+      *reinterpret_cast<float2*>(to + eight * 8 + lane % 4 * 2) = make_float2(pair[0], pair[1]);
+    }
+  }
+}
+
+// Four neighbours of x from those of the collapsed row; eight lanes make a group of quantiser A.
+__device__ inline void StoreNormed(const MixCall& call, uint64_t at, const Four& y,
+                                   const float4& norm, float scale) {
+  const float weights[4] = {norm.x, norm.y, norm.z, norm.w};
+  Four x, round;
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x.values[i] = RoundBf16(y.values[i] * scale * weights[i]);
+    largest = fmaxf(largest, fabsf(x.values[i]));
+  }
+  const uint32_t eight = 0xffu << threadIdx.x % 32 / 8 * 8;
+#pragma unroll
+  for (int step = 1; step < 8; step *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(eight, largest, step));
+  }
+  const uint32_t code = ScaleA(largest);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) round.values[i] = RoundA(x.values[i], code);
+  x.Store(call.x + at);
+  round.Store(call.x_round + at);
+}
+
+__device__ inline float InverseRms(const StreamShape& shape, float squares) {
+  return 1.0f / sqrtf(squares / static_cast<float>(shape.hidden) + shape.eps);
+}
+
+// ---- Few rows ----------------------------------------------------------------------------------
+
+// A cluster collapses the rows whole, a block an eighth of each, so that every block knows their
+// squares; all clusters do the same, and each block finishes one tile of its eighth. No block waits
+// for any of another cluster.
+constexpr uint32_t kFirstFinisher = 128;  // Threads before are those of the products.
+constexpr uint32_t kGroupTilesMax = 128;
+
+struct FewRoom {
+  TileRoom tile;
+  float squares[kMixesLeft][kGroupTilesMax];
+  float of_group[kSumGroups][kMixesLeft];  // By the blocks of the cluster.
+};
+
+template <uint32_t kThreads>
+__global__ __launch_bounds__(kThreads) void MixFew(const __grid_constant__ MixCall call) {
+  extern __shared__ __align__(1024) uint8_t raw[];
+  FewRoom& room = *reinterpret_cast<FewRoom*>(raw);
+  const uint32_t rank = ClusterRank(), cluster = blockIdx.x / kSumGroups;
+  const uint32_t hidden = call.mixes.shape.hidden, rows = call.mixes.rows;
+  const SumGroup group(hidden / kTile, rank);
+  const uint32_t tiles = group.end - group.begin, own = group.begin + cluster;
+  const bool real = cluster < tiles;  // Whether there is a tile to finish.
+  const uint32_t in_half = threadIdx.x % kHalf;
+  // Rows of the block's own tile come first, and go to the finishers.
+  const uint32_t first = (threadIdx.x - kFirstFinisher) % kThreads / kHalf;
+  const bool finisher = real && first < rows;
+  const uint64_t own_at = own * kTile + in_half * 4;
+  float4 norm = {};
+  if (real) QueueFn(call, own, room.tile);
+  if (finisher) norm = *reinterpret_cast<const float4*>(call.norm + own_at);
+  ClusterArrive();
+  WaitForEarlier();
+  LetNextBegin();
+
+  Four mine = {};
+  for (uint32_t item = first; item < tiles * rows; item += kThreads / kHalf) {
+    const uint64_t row = item % rows;
+    const uint32_t in_group = (cluster + item / rows) % tiles, tile = group.begin + in_group;
     const float4 pre = reinterpret_cast<const float4*>(call.pre)[row];
     Four copies[kCopies];
-    UpdateFour(call.add, row, hidden, d, call.stream, copies);
-    float squares = 0, row_squares = 0;
-    Four collapsed;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float sum = copies[0].values[i] * pre.x;
-      sum = fmaf(copies[1].values[i], pre.y, sum);
-      sum = fmaf(copies[2].values[i], pre.z, sum);
-      collapsed.values[i] = fmaf(copies[3].values[i], pre.w, sum);
-    }
-    *reinterpret_cast<uint2*>(call.y + row * hidden + d) = collapsed.Rounded();
-#pragma unroll
-    for (uint32_t c = 0; c < kCopies; ++c) {
-      uint8_t* const to = shared + c * kStreamTileBytes + SwizzledOffset(r, in_half / 2);
-      *reinterpret_cast<uint2*>(to + in_half % 2 * 8) = copies[c].Rounded();
-#pragma unroll
-      for (const float value : copies[c].values) squares = fmaf(value, value, squares);
-    }
-#pragma unroll
-    for (const float value : collapsed.values) row_squares = fmaf(value, value, row_squares);
-    const uint32_t together = __activemask();
-#pragma unroll
-    for (uint32_t step = kHalf / 2; step > 0; step /= 2) {
-      squares += __shfl_xor_sync(together, squares, step);
-      row_squares += __shfl_xor_sync(together, row_squares, step);
-    }
+    UpdatedFour(call.add, row, hidden, tile * kTile + in_half * 4, call.stream, copies);
+    const Four y = Collapsed(copies, pre);
+    const float squares = HalfSum(Squares(0, y));
+    if (in_half == 0) room.squares[row][in_group] = squares;
+    if (!finisher || item != first) continue;
+    mine = y;
+    y.Store(call.y + row * hidden + own_at);
+    KeepRow(call, row, own, first, copies, room.tile);
     if (in_half == 0) {
-      float* const sums = call.partials + (row * tiles + tile) * kMixPartials;
-      sums[kStreamSquares] = squares;
-      sums[kRowSquares] = row_squares;
+      call.mixes.partials[(row * (hidden / kTile) + own) * kMixPartials + kRowSquares] = squares;
     }
   }
   CopyWait<0>();
   FenceForMatrixUnits();
   __syncthreads();
-  if (threadIdx.x < 128) {
-    float sums[kMixPieces * kMixes / 2];
-    WgmmaFence();
+  ClusterWait();  // The others have begun.
+  const uint32_t sender = threadIdx.x - kFirstFinisher;
+  if (sender < kSumGroups * kMixesLeft) {
+    const uint32_t row = sender % kMixesLeft;
+    float sum = 0;
+    for (uint32_t tile = 0; tile < tiles && row < rows; ++tile) sum += room.squares[row][tile];
+    StoreToPeer(PeerAddress(SharedAddress(&room.of_group[rank][row]), sender / kMixesLeft), sum);
+  }
+  ClusterArrive();
+  if (threadIdx.x < kFirstFinisher && real) SumTile(call, 0, rows, own, room.tile);
+  ClusterWait();
+  if (!finisher) return;
+  float squares = 0;
 #pragma unroll
-    for (uint32_t c = 0; c < kCopies; ++c) {
-#pragma unroll
-      for (uint32_t step = 0; step < 4; ++step) {
-        // Rows beyond those of the block are whatever was there: no other row sees them.
-        const uint32_t a = SharedAddress(shared) + c * kStreamTileBytes + step * 32;
-        const uint32_t b = SharedAddress(fn_tiles) + c * kFnTileBytes + step * 32;
-        WgmmaShared<kMixPieces * kMixes, false>::Run(sums, SwizzledRows(a), SwizzledRows(b),
-                                                     c + step > 0 ? 1 : 0);
-      }
-    }
-    WgmmaCommit();
-    WgmmaWait<0>();
-    Hold(sums);
-    constexpr uint32_t kEights = kMixes / 8;
-#pragma unroll
-    for (uint32_t below = 0; below < 2; ++below) {
-      const uint32_t r = warp * 16 + lane / 4 + 8 * below;
-      if (r >= rows) continue;
-      float* const to = call.partials + ((uint64_t{first} + r) * tiles + tile) * kMixPartials;
-#pragma unroll
-      for (uint32_t eight = 0; eight < kEights; ++eight) {
-        float pair[2];
-#pragma unroll
-        for (uint32_t j = 0; j < 2; ++j) {
-          const auto piece = [&](uint32_t p) {
-            return sums[(p * kEights + eight) * 4 + 2 * below + j];
-          };
-          pair[j] = (piece(0) + piece(1)) + piece(2);
-        }
-        *reinterpret_cast<float2*>(to + eight * 8 + lane % 4 * 2) = make_float2(pair[0], pair[1]);
-      }
+  for (const auto& of : room.of_group) squares += of[first];
+  StoreNormed(call, uint64_t{first} * hidden + own_at, mine, norm,
+              InverseRms(call.mixes.shape, squares));
+}
+
+// ---- Many rows ---------------------------------------------------------------------------------
+
+constexpr uint32_t kThreads = 256, kWarps = kThreads / 32;
+static_assert(kWarps == kSumGroups);
+
+// A block takes a tile of kRows rows.
+template <uint32_t kRows>
+__global__ __launch_bounds__(kThreads, 3) void Mix(const __grid_constant__ MixCall call) {
+  extern __shared__ __align__(1024) uint8_t raw[];
+  TileRoom& room = *reinterpret_cast<TileRoom*>(raw);
+  const uint32_t hidden = call.mixes.shape.hidden, tile = blockIdx.x;
+  const uint32_t first = blockIdx.y * kRows, rows = min(kRows, call.mixes.rows - first);
+  const uint32_t in_half = threadIdx.x % kHalf, d = tile * kTile + in_half * 4;
+  QueueFn(call, tile, room);
+  WaitForEarlier();
+  LetNextBegin();
+#pragma unroll 1
+  for (uint32_t r = threadIdx.x / kHalf; r < rows; r += kThreads / kHalf) {
+    const uint64_t row = first + r;
+    const float4 pre = reinterpret_cast<const float4*>(call.pre)[row];
+    Four copies[kCopies];
+    UpdatedFour(call.add, row, hidden, d, call.stream, copies);
+    const Four y = Collapsed(copies, pre);
+    y.Store(call.y + row * hidden + d);
+    KeepRow(call, row, tile, r, copies, room);
+    const float squares = HalfSum(Squares(0, y));
+    if (in_half == 0) {
+      call.mixes.partials[(row * gridDim.x + tile) * kMixPartials + kRowSquares] = squares;
     }
   }
-  if constexpr (kRows == kFewRows) {
-    // The last block of these rows finishes them.
-    __shared__ uint32_t ticket;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) ticket = atomicAdd(&call.tickets[blockIdx.y], 1);
-    __syncthreads();
-    if (ticket + 1 < tiles) return;
-    __threadfence();
-    for (uint32_t r = 0; r < rows; ++r) FinishRow(call, first + r);
-    if (threadIdx.x == 0) call.tickets[blockIdx.y] = 0;
+  CopyWait<0>();
+  FenceForMatrixUnits();
+  __syncthreads();
+  if (threadIdx.x < 128) SumTile(call, first, rows, tile, room);
+}
+
+// A block takes a row, when the sums of all tiles are there: eight warps give x, one the mixes.
+constexpr uint32_t kFinishThreads = kThreads + 32;
+
+__global__ __launch_bounds__(kFinishThreads) void Finish(const __grid_constant__ MixCall call) {
+  constexpr uint32_t kHeld = 6, kStep = kThreads * 4;  // Four values a thread and step.
+  __shared__ float of_group[kSumGroups][32];
+  const uint64_t row = blockIdx.x;
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t hidden = call.mixes.shape.hidden, begin = threadIdx.x * 4;
+  const Bf16Bits* const y = call.y + row * hidden;
+  const MixLane weights(call.mixes.weights);
+  float4 norm[kHeld];
+  Four held[kHeld];
+#pragma unroll
+  for (uint32_t i = 0; i < kHeld; ++i) {
+    const uint32_t d = begin + i * kStep;
+    if (warp < kWarps && d < hidden) norm[i] = *reinterpret_cast<const float4*>(call.norm + d);
+  }
+  WaitForEarlier();
+  LetNextBegin();
+#pragma unroll
+  for (uint32_t i = 0; i < kHeld; ++i) {
+    const uint32_t d = begin + i * kStep;
+    if (warp < kWarps && d < hidden) held[i] = Four::At(y + d);
+  }
+  if (warp < kWarps) {
+    of_group[warp][lane] = SumOfGroup(call.mixes.partials, row, hidden / kTile, warp);
+  }
+  __syncthreads();
+  const uint32_t wanted = warp < kWarps ? kRowSquares : lane;
+  float sum = 0;
+#pragma unroll
+  for (const auto& of : of_group) sum += of[wanted];
+  if (warp == kWarps) return SplitMixes(call.mixes, weights, row, sum);
+  const float scale = InverseRms(call.mixes.shape, sum);
+#pragma unroll
+  for (uint32_t i = 0; i < kHeld; ++i) {
+    const uint32_t d = begin + i * kStep;
+    if (d < hidden) StoreNormed(call, row * hidden + d, held[i], norm[i], scale);
+  }
+  for (uint32_t d = begin + kHeld * kStep; d < hidden; d += kStep) {
+    StoreNormed(call, row * hidden + d, Four::At(y + d),
+                *reinterpret_cast<const float4*>(call.norm + d), scale);
   }
 }
 
-template <uint32_t kRows>
-cudaError_t Queue(const MixCall& call, cudaStream_t stream) {
-  const cudaError_t ready = AllowShared<Mix<kRows>>(kMixShared);
+__global__ __launch_bounds__(kThreads) void Mixes(const __grid_constant__ MixesCall call) {
+  const MixLane weights(call.weights);
+  WaitForEarlier();
+  LetNextBegin();
+  FinishMixes(call, weights, blockIdx.x);
+}
+
+// ---- The update alone --------------------------------------------------------------------------
+
+__global__ __launch_bounds__(kThreads) void Update(StreamAdd add, uint32_t hidden,
+                                                   Bf16Bits* stream) {
+  WaitForEarlier();
+  LetNextBegin();
+  const uint64_t row = blockIdx.y;
+  const uint32_t d = (blockIdx.x * kThreads + threadIdx.x) * 4;
+  if (d >= hidden) return;
+  Four copies[kCopies];
+  UpdatedFour(add, row, hidden, d, stream, copies);
+#pragma unroll
+  for (uint32_t c = 0; c < kCopies; ++c) copies[c].Store(stream + (row * kCopies + c) * hidden + d);
+}
+
+template <uint32_t kThreads>
+cudaError_t LaunchFew(const MixCall& call, cudaStream_t stream) {
+  const cudaError_t ready = AllowShared<MixFew<kThreads>>(sizeof(FewRoom));
   if (ready != cudaSuccess) return ready;
-  const dim3 grid(call.shape.hidden / kTile, (call.rows + kRows - 1) / kRows);
-  return QueueNext(Mix<kRows>, {grid, kThreads, kMixShared}, stream, call);
+  const uint32_t clusters = (call.mixes.shape.hidden / kTile + kSumGroups - 1) / kSumGroups;
+  return QueueNext(MixFew<kThreads>, {clusters * kSumGroups, kThreads, sizeof(FewRoom), kSumGroups},
+                   stream, call);
+}
+
+template <uint32_t kRows>
+cudaError_t LaunchMany(const MixCall& call, cudaStream_t stream) {
+  const cudaError_t ready = AllowShared<Mix<kRows>>(sizeof(TileRoom));
+  if (ready != cudaSuccess) return ready;
+  const dim3 grid(call.mixes.shape.hidden / kTile, (call.mixes.rows + kRows - 1) / kRows);
+  const cudaError_t error = QueueNext(Mix<kRows>, {grid, kThreads, sizeof(TileRoom)}, stream, call);
+  if (error != cudaSuccess) return error;
+  return QueueNext(Finish, {call.mixes.rows, kFinishThreads}, stream, call);
 }
 
 }  // namespace
 
 cudaError_t LaunchMix(const MixCall& call, cudaStream_t stream) {
-  if (call.rows <= kMixTickets * kFewRows) return Queue<kFewRows>(call, stream);
-  // Few rows a block while that keeps the chip busier.
-  const cudaError_t error = call.rows <= 256 ? Queue<16>(call, stream) : Queue<64>(call, stream);
-  if (error != cudaSuccess) return error;
-  return QueueNext(Finish, {call.rows, kThreads}, stream, call);
+  if (call.mixes.rows > kMixesLeft) {
+    // Few rows a block while all blocks are on the chip at once.
+    if (call.mixes.rows <= 64) return LaunchMany<16>(call, stream);
+    return call.mixes.rows <= 128 ? LaunchMany<32>(call, stream) : LaunchMany<64>(call, stream);
+  }
+  // Blocks of fewer threads find room beside those of the launch before.
+  return call.mixes.rows <= 3 ? LaunchFew<256>(call, stream) : LaunchFew<512>(call, stream);
+}
+
+cudaError_t LaunchMixes(const MixesCall& call, cudaStream_t stream) {
+  return QueueNext(Mixes, {call.rows, kThreads}, stream, call);
 }
 
 cudaError_t LaunchUpdate(const StreamShape& shape, uint32_t rows, const StreamAdd& add,

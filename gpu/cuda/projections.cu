@@ -1,6 +1,8 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
 #include "gpu/cuda/launch.cuh"
+#include "gpu/cuda/mixes.cuh"
+#include "gpu/cuda/octets.cuh"
 
 // What stands around the products of attention: norms, rotations, quantiser A, window rows.
 namespace reprise::engine::cuda {
@@ -8,50 +10,34 @@ namespace {
 
 constexpr uint32_t kThreads = 256;
 
-__global__ void RoundRows(const Bf16Bits* x, uint64_t count, Bf16Bits* y) {
+// A thread takes eight values; whole groups of quantiser A: count is a multiple of 32.
+__global__ __launch_bounds__(kThreads) void RoundRows(const Bf16Bits* x, uint64_t count,
+                                                      Bf16Bits* y) {
   WaitForEarlier();
   LetNextBegin();
-  const uint64_t i = uint64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= count) return;  // Whole warps: count is a multiple of 32.
-  const float value = ToFloat(AsBf16(x)[i]);
-  AsBf16(y)[i] = ToBf16(RoundA(value, ScaleA(WarpMax(fabsf(value)))));
+  const uint64_t i = (uint64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
+  if (i >= count) return;
+  const Octet octet = Octet::At(AsBf16(x) + i);
+  octet.Rounded(ScaleA(LargestOfGroup(octet.Largest()))).Store(AsBf16(y) + i);
 }
 
-// 1 / rms of `count` values that `value(i)` gives.
-template <typename Value>
-__device__ inline float InverseRms(uint32_t count, float eps, float* room, Value&& value) {
-  float squares = 0;
-  for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
-    squares = fmaf(value(i), value(i), squares);
-  }
-  return 1.0f / sqrtf(BlockSum(squares, room) / static_cast<float>(count) + eps);
-}
-
-__global__ void Norm(const Bf16Bits* x, uint64_t x_stride, const float* weight, uint32_t count,
-                     float eps, bool round, Bf16Bits* y, uint64_t y_stride) {
+__global__ __launch_bounds__(kThreads) void Norm(const Bf16Bits* x, uint64_t x_stride,
+                                                 const float* weight, uint32_t count, float eps,
+                                                 bool round, Bf16Bits* y, uint64_t y_stride) {
+  constexpr uint32_t kHeld = 3;
+  __shared__ float room[kThreads / 32];
+  const RowOfOctets<kThreads, kHeld, float> weights(weight, count);
   WaitForEarlier();
   LetNextBegin();
-  __shared__ float room[33];
-  const Bf16* from = AsBf16(x) + blockIdx.x * x_stride;
-  const float scale = InverseRms(count, eps, room, [&](uint32_t i) { return ToFloat(from[i]); });
-  Bf16* to = AsBf16(y) + blockIdx.x * y_stride;
-  for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
-    float value = RoundBf16(ToFloat(from[i]) * scale * weight[i]);
-    if (round) value = RoundA(value, ScaleA(WarpMax(fabsf(value))));
-    to[i] = ToBf16(value);
-  }
-}
-
-// Value i of a row whose last 2 pairs values are turned; `value` gives them before.
-template <typename Value>
-__device__ inline float Turned(uint32_t i, uint32_t dim, uint32_t pairs, const float* cosines,
-                               const float* sines, Value&& value) {
-  const uint32_t begin = dim - 2 * pairs;
-  if (i < begin) return value(i);
-  const uint32_t pair = (i - begin) / 2, even = i - (i - begin) % 2;
-  const float a = value(even), b = value(even + 1);
-  const float c = cosines[pair], s = sines[pair];
-  return RoundBf16(i == even ? a * c - b * s : a * s + b * c);
+  const Bf16* const from = AsBf16(x) + blockIdx.x * x_stride;
+  const RowOfOctets<kThreads, kHeld> row(from, count);
+  const float scale = InverseRms<kThreads>(from, count, eps, room);
+  Bf16* const to = AsBf16(y) + blockIdx.x * y_stride;
+  row.ForEach(weights, [&](uint32_t d, const Octet& octet, const Octet& of_weights) {
+    Octet normed = octet.Normed(scale, of_weights);
+    if (round) normed = normed.Rounded(ScaleA(LargestOfGroup(normed.Largest())));
+    normed.Store(to + d);
+  });
 }
 
 // Where a row's window row goes, unless a later one of its part takes the place.
@@ -70,45 +56,55 @@ struct RingSlot {
   bool real;
 };
 
-__global__ __launch_bounds__(kThreads) void Projected(ProjectedCall call, WindowView windows,
+// Blocks of a row, by turns along y: its window row, its queries' low-rank part, its mixes.
+__global__ __launch_bounds__(kThreads) void Projected(const __grid_constant__ ProjectedCall call,
+                                                      const __grid_constant__ WindowView windows,
                                                       bool to_ring) {
+  __shared__ float room[kThreads / 32];
+  const uint64_t row = blockIdx.x;
+  const uint32_t dim = call.dim, kind = blockIdx.y + (call.q_norm == nullptr && blockIdx.y > 0);
+  if (kind == 2) {
+    const MixLane weights(call.mixes.weights);
+    WaitForEarlier();
+    LetNextBegin();
+    return FinishMixes(call.mixes, weights, row);
+  }
+  const uint32_t count = kind == 0 ? dim : call.low;
+  const RowOfOctets<kThreads, 1, float> weights(kind == 0 ? call.kv_norm : call.q_norm, count);
   WaitForEarlier();
   LetNextBegin();
-  __shared__ float room[33];
-  extern __shared__ float values[];
-  const uint64_t row = blockIdx.x;
-  const uint32_t dim = call.dim;
   Bf16* const low = AsBf16(call.projected) + row * (call.low + dim);
-  if (blockIdx.y == 1) {
-    for (uint32_t i = threadIdx.x; i < call.low; i += kThreads) values[i] = ToFloat(low[i]);
-    __syncthreads();
-    const float scale = InverseRms(call.low, call.eps, room, [&](uint32_t i) { return values[i]; });
-    for (uint32_t i = threadIdx.x; i < call.low; i += kThreads) {
-      const float value = RoundBf16(values[i] * scale * call.q_norm[i]);
-      low[i] = ToBf16(RoundA(value, ScaleA(WarpMax(fabsf(value)))));
-    }
+  const Bf16* const from = kind == 0 ? low + call.low : low;
+  const RowOfOctets<kThreads, 1> values(from, count);
+  if (kind == 1) {
+    const float scale = InverseRms<kThreads>(from, count, call.eps, room);
+    values.ForEach(weights, [&](uint32_t d, const Octet& octet, const Octet& of_weights) {
+      const Octet normed = octet.Normed(scale, of_weights);
+      normed.Rounded(ScaleA(LargestOfGroup(normed.Largest()))).Store(low + d);
+    });
     return;
   }
-  const Bf16* const kv = low + call.low;
-  const float scale = InverseRms(dim, call.eps, room, [&](uint32_t i) { return ToFloat(kv[i]); });
-  for (uint32_t i = threadIdx.x; i < dim; i += kThreads) {
-    values[i] = RoundBf16(ToFloat(kv[i]) * scale * call.kv_norm[i]);
-  }
-  __syncthreads();
   const float* cosines = call.step.cosines[call.rotation] + row * call.step.pairs;
   const float* sines = call.step.sines[call.rotation] + row * call.step.pairs;
   const RingSlot ring(call.step, windows, row);
-  for (uint32_t i = threadIdx.x; i < dim; i += kThreads) {
-    const float value =
-        Turned(i, dim, call.step.pairs, cosines, sines, [&](uint32_t k) { return values[k]; });
-    const auto scale_code = static_cast<uint8_t>(ScaleA(WarpMax(fabsf(value))));
-    const uint8_t code = CodeA(value, scale_code);
-    call.codes[row * dim + i] = code;
-    if (i % 32 == 0) call.scales[row * (dim / 32) + i / 32] = scale_code;
-    if (!to_ring || !ring.real) continue;
-    ring.codes[i] = code;
-    if (i % 32 == 0) ring.scales[i / 32] = scale_code;
-  }
+  const float scale = InverseRms<kThreads>(from, count, call.eps, room);
+  values.ForEach(weights, [&](uint32_t d, const Octet& octet, const Octet& of_weights) {
+    const Octet turned =
+        octet.Normed(scale, of_weights).Turned(d, dim, call.step.pairs, cosines, sines);
+    const uint32_t scale_code = ScaleA(LargestOfGroup(turned.Largest()));
+    uint32_t codes[2] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < 8; ++i) {
+      codes[i / 4] |= uint32_t{CodeA(turned.values[i], scale_code)} << i % 4 * 8;
+    }
+    const uint2 eight = {codes[0], codes[1]};
+    const auto store = [&](uint8_t* to, uint8_t* scales) {
+      *reinterpret_cast<uint2*>(to + d) = eight;
+      if (d % 32 == 0) scales[d / 32] = static_cast<uint8_t>(scale_code);
+    };
+    store(call.codes + row * dim, call.scales + row * (dim / 32));
+    if (to_ring && ring.real) store(ring.codes, ring.scales);
+  });
 }
 
 __global__ void RotateHeads(StepView step, int rotation, Bf16Bits* q, uint32_t heads,
@@ -147,7 +143,7 @@ __global__ void WriteWindows(StepView step, WindowView windows, const uint8_t* c
 
 cudaError_t LaunchRoundA(const Bf16Bits* x, uint64_t count, Bf16Bits* y, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  const auto blocks = static_cast<uint32_t>((count + kThreads - 1) / kThreads);
+  const auto blocks = static_cast<uint32_t>((count / 8 + kThreads - 1) / kThreads);
   return QueueNext(RoundRows, {blocks, kThreads}, stream, x, count, y);
 }
 
@@ -160,10 +156,10 @@ cudaError_t LaunchNorm(const Bf16Bits* x, uint64_t x_stride, const float* weight
 }
 
 cudaError_t LaunchProjected(const ProjectedCall& call, cudaStream_t stream) {
-  const dim3 grid(call.step.rows, call.q_norm == nullptr ? 1 : 2);
+  const dim3 grid(call.step.rows,
+                  1 + (call.q_norm == nullptr ? 0 : 1) + (call.mixes.rows > 0 ? 1 : 0));
   const bool to_ring = call.ring != nullptr;
-  const uint32_t shared = max(call.low, call.dim) * sizeof(float);
-  return QueueNext(Projected, {grid, kThreads, shared}, stream, call,
+  return QueueNext(Projected, {grid, kThreads}, stream, call,
                    to_ring ? *call.ring : WindowView{.ring_rows = 1}, to_ring);
 }
 

@@ -99,6 +99,31 @@ struct BenchStep {
   static constexpr uint32_t kRowsMax = 4096;
 };
 
+// What becomes mixes, and where they go.
+struct BenchMixes {
+  BenchMixes(const ModelConfig& c, uint32_t rows, cudaStream_t stream)
+      : base(kMixes, true, stream),
+        partials(uint64_t{rows} * (c.hidden_size / 64) * kMixPartials, true, stream),
+        pre(rows * kCopies, true, stream),
+        post(rows * kCopies, true, stream),
+        comb(rows * kCopies * kCopies, true, stream),
+        call{.shape = {.hidden = c.hidden_size, .eps = kEps},
+             .rows = rows,
+             .weights = {.base = base.floats(),
+                         .scale = base.floats(),
+                         .iterations = c.hc_sinkhorn_iters,
+                         .eps = 1e-6f},
+             .partials = partials.floats(),
+             .pre = pre.floats(),
+             .post = post.floats(),
+             .comb = comb.floats()} {}
+  // Those that a launch has to take along.
+  MixesCall Left() const { return call.rows <= kMixesLeft ? call : MixesCall{}; }
+
+  Values base, partials, pre, post, comb;
+  MixesCall call;
+};
+
 class SmallBench {
  public:
   SmallBench(double read, double bf16)
@@ -115,11 +140,12 @@ class SmallBench {
     for (const uint32_t rows : {1u, 128u, 4096u}) {
       rows_ = rows;
       const BenchStep step(rows, pairs_, kWindowBytes, kBlockTokens * kEntryBytes);
+      const BenchMixes mixes(config_, rows, stream_.get());
       StreamEnds(step);
-      HyperConnections();
-      AroundProducts(step);
+      HyperConnections(mixes);
+      AroundProducts(step, mixes);
       GlobalKv(step);
-      Experts(step);
+      Experts(step, mixes);
       Engram(step);
       if (rows <= 128) CandidatePool();
     }
@@ -129,10 +155,12 @@ class SmallBench {
   static constexpr uint32_t kWindowBytes = 144 * 528 + 16 * 4096, kTailsAt = 144 * 528;
 
   // `bytes` are those that must be read or written. Of few rows they may all be in L2, and then it
-  // is the launch itself that is measured.
+  // is the launch itself that is measured: one of many that follow one another.
   void Measure(const std::string& name, double bytes, double flops,
                const std::function<cudaError_t(int turn)>& launch) {
-    const double seconds = Seconds(stream_.get(), [&](int turn) { Check(launch(turn)); });
+    constexpr int kLaunches = 16;
+    const double seconds = Seconds(
+        stream_.get(), [&](int turn) { Check(launch(turn)); }, kLaunches);
     const std::string row = name + ", " + std::to_string(rows_) + " rows";
     if (bytes / read_ / 1e9 >= flops / bf16_ / 1e12) {
       Row(row + ", " + std::to_string(static_cast<uint64_t>(bytes / 1024)) + " KiB", seconds,
@@ -184,16 +212,14 @@ class SmallBench {
     });
   }
 
-  void HyperConnections() {
+  void HyperConnections(const BenchMixes& mixes) {
     const uint64_t rows = rows_, values = rows * hidden_;
     const uint32_t chosen = config_.experts_per_token;
-    const Values stream = Bf16s(values * kCopies), h = Bf16s(values),
-                 outputs = Bf16s(values * chosen);
+    const Values stream = Bf16s(values * kCopies), updated = Bf16s(values * kCopies),
+                 h = Bf16s(values), outputs = Bf16s(values * chosen);
     const Values post = Floats(rows * kCopies), comb = Floats(rows * kCopies * kCopies);
-    const Values pre = Floats(rows * kCopies), base = Floats(kMixes), norm = Floats(hidden_);
+    const Values pre = Floats(rows * kCopies), norm = Floats(hidden_);
     const Values y = Bf16s(values), x = Bf16s(values), x_round = Bf16s(values);
-    const Values partials = Floats(rows * (hidden_ / 64) * kMixPartials);
-    const OnDevice<uint32_t> tickets(std::vector<uint32_t>(kMixTickets, 0));
     std::vector<uint32_t> slots(rows * chosen);
     for (uint32_t i = 0; i < slots.size(); ++i) slots[i] = i % rows_ * chosen + i / rows_;
     const OnDevice<uint32_t> slot_of(slots);
@@ -221,31 +247,21 @@ class SmallBench {
     // multiplies.
     const double mix = update + rows_ * 4.0 * hidden_ + 2.0 * static_cast<double>(fn_values);
     const double flops = 2.0 * rows_ * kCopies * hidden_ * kMixes * kMixPieces;
-    const Values post_next = Floats(rows * kCopies), comb_next = Floats(rows * kCopies * kCopies);
-    const Values pre_next = Floats(rows * kCopies);
     for (const bool experts : {false, true}) {
       Measure(experts ? "mix after experts" : "mix after attention", mix + (experts ? more : 0),
               flops, [&](int turn) {
+                const bool even = turn % 2 == 0;
                 return LaunchMix(
-                    {.shape = shape,
-                     .rows = rows_,
+                    {.mixes = mixes.call,
                      .add = experts ? of_experts : of_rows,
-                     .stream = stream.bits(),
+                     .stream = even ? stream.bits() : updated.bits(),
+                     .updated = even ? updated.bits() : stream.bits(),
                      .pre = pre.floats(),
                      .fn = fn.bits() + static_cast<uint32_t>(turn) % kLayers * fn_values,
-                     .mix = {.base = base.floats(),
-                             .scale = base.floats(),
-                             .iterations = config_.hc_sinkhorn_iters,
-                             .eps = 1e-6f},
                      .norm = norm.floats(),
-                     .partials = partials.floats(),
-                     .tickets = tickets.data(),
                      .y = y.bits(),
                      .x = x.bits(),
-                     .x_round = x_round.bits(),
-                     .pre_next = pre_next.floats(),
-                     .post = post_next.floats(),
-                     .comb = comb_next.floats()},
+                     .x_round = x_round.bits()},
                     stream_.get());
               });
     }
@@ -260,7 +276,7 @@ class SmallBench {
             .tail_rows = 16};
   }
 
-  void AroundProducts(const BenchStep& step) {
+  void AroundProducts(const BenchStep& step, const BenchMixes& mixes) {
     const uint64_t rows = rows_;
     const uint32_t low = config_.q_lora_rank, heads = config_.heads;
     const Values x = Bf16s(rows * hidden_), y = Bf16s(rows * hidden_), weight = Floats(hidden_);
@@ -283,7 +299,8 @@ class SmallBench {
                               .kv_norm = weight.floats(),
                               .eps = kEps,
                               .codes = codes.data(),
-                              .scales = scales.data()},
+                              .scales = scales.data(),
+                              .mixes = mixes.Left()},
                              stream_.get());
     });
     const double in_rings = step.one_part ? std::min(rows_, windows.ring_rows) : rows_;
@@ -346,7 +363,7 @@ class SmallBench {
     });
   }
 
-  void Experts(const BenchStep& step) {
+  void Experts(const BenchStep& step, const BenchMixes& mixes) {
     const uint64_t rows = rows_;
     const uint32_t experts = config_.routed_experts, chosen = config_.experts_per_token;
     const uint32_t tile_rows = LinearTileRows(std::min(rows_, 2 * (rows_ * chosen / experts + 1)));
@@ -356,7 +373,8 @@ class SmallBench {
     const Values gates = Bf16s(gate_values * kLayers), x = Bf16s(rows * hidden_);
     const Values logits = Floats(rows * experts), bias = Floats(experts);
     const Values weight_of = Floats(rows * chosen), slot_weights = Floats(rows * chosen);
-    const OnDevice<uint32_t> ticket(std::vector<uint32_t>{0}), expert_of(rows * chosen);
+    const OnDevice<uint32_t> tickets(std::vector<uint32_t>(1, 0));
+    const OnDevice<uint32_t> expert_of(rows * chosen);
     const OnDevice<uint32_t> slot_of(rows * chosen), row_of(rows * chosen), tile_count(1);
     const OnDevice<ExpertTile> tiles(rows * chosen + experts);
     const double bytes = 2.0 * experts * hidden_ + rows_ * (2.0 * hidden_ + 4.0 * experts);
@@ -385,14 +403,15 @@ class SmallBench {
                           .scaling = 1.5f,
                           .own = experts,
                           .tile_rows = tile_rows,
-                          .ticket = ticket.data(),
+                          .ticket = tickets.data(),
                           .expert_of = expert_of.data(),
                           .weight_of = weight_of.floats(),
                           .slot_of = slot_of.data(),
                           .row_of = row_of.data(),
                           .slot_weights = slot_weights.floats(),
                           .tiles = tiles.data(),
-                          .tile_count = tile_count.data()},
+                          .tile_count = tile_count.data(),
+                          .mixes = mixes.Left()},
                          stream_.get());
     });
   }

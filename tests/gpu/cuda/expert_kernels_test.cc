@@ -67,11 +67,11 @@ struct RouteOutputs {
         slot_of(rows * chosen),
         row_of(rows * chosen),
         tile_count(1),
-        ticket(std::vector<uint32_t>{0}),
+        tickets(std::vector<uint32_t>(1, 0)),
         tiles(rows * chosen / tile_rows + std::min(experts, rows * chosen)) {}
   RouteCall Call() const {
     return {.logits = logits.data(),
-            .ticket = ticket.data(),
+            .ticket = tickets.data(),
             .expert_of = expert_of.data(),
             .weight_of = weight_of.data(),
             .slot_of = slot_of.data(),
@@ -81,7 +81,7 @@ struct RouteOutputs {
             .tile_count = tile_count.data()};
   }
   OnDevice<float> logits, weight_of, slot_weights;
-  OnDevice<uint32_t> expert_of, slot_of, row_of, tile_count, ticket;
+  OnDevice<uint32_t> expert_of, slot_of, row_of, tile_count, tickets;
   OnDevice<ExpertTile> tiles;
 };
 
@@ -94,7 +94,7 @@ void ExpectPlan(const RouteOutputs& got, uint32_t rows, uint32_t experts, uint32
   const std::vector<ExpertTile> tiles = got.tiles.Get();
   const uint32_t count = got.tile_count.Get()[0];
   ASSERT_LE(count, tiles.size());
-  EXPECT_EQ(got.ticket.Get()[0], 0u);
+  EXPECT_TRUE(got.tickets.Get() == std::vector<uint32_t>(1, 0));
   std::vector<uint32_t> expert_of_slot(rows * chosen, kNoPart), rows_of_expert(experts);
   uint32_t next = 0, wanted_tiles = 0;
   for (uint32_t i = 0; i < count; ++i) {  // They follow one another.

@@ -196,51 +196,50 @@ TEST(StreamKernels, UpdateAddsWhatASublayerGives) {
 struct MixOutputs {
   MixOutputs(uint32_t rows, uint32_t hidden, const Bits& before)
       : stream(before),
+        updated(before),
         y(size_t{rows} * hidden),
         x(size_t{rows} * hidden),
         x_round(size_t{rows} * hidden),
         pre_next(rows * kStreamCopies),
         post(rows * kStreamCopies),
         comb(rows * kStreamCopies * kStreamCopies),
-        partials(size_t{rows} * (hidden / 64) * kMixPartials),
-        tickets(std::vector<uint32_t>(kMixTickets, 0)) {}
+        partials(size_t{rows} * (hidden / 64) * kMixPartials) {}
   // Where the rows from `row` on go; the rest is for the caller.
   MixCall From(uint32_t row, uint32_t hidden) const {
     const size_t values = size_t{row} * hidden, four = size_t{row} * kStreamCopies;
-    return {.shape = {.hidden = hidden, .eps = kStreamEps},
+    return {.mixes = {.shape = {.hidden = hidden, .eps = kStreamEps},
+                      .partials = partials.data(),
+                      .pre = pre_next.data() + four,
+                      .post = post.data() + four,
+                      .comb = comb.data() + four * kStreamCopies},
             .stream = stream.data() + values * kStreamCopies,
-            .partials = partials.data(),
-            .tickets = tickets.data(),
+            .updated = updated.data() + values * kStreamCopies,
             .y = y.data() + values,
             .x = x.data() + values,
-            .x_round = x_round.data() + values,
-            .pre_next = pre_next.data() + four,
-            .post = post.data() + four,
-            .comb = comb.data() + four * kStreamCopies};
+            .x_round = x_round.data() + values};
   }
   void ExpectSameBytes(const MixOutputs& other) const {
     const auto same = [](const auto& a, const auto& b) {
       const auto x_bytes = a.Get(), y_bytes = b.Get();
       return std::memcmp(x_bytes.data(), y_bytes.data(), x_bytes.size() * sizeof(x_bytes[0])) == 0;
     };
-    EXPECT_TRUE(same(stream, other.stream));
+    EXPECT_TRUE(same(updated, other.updated));
     EXPECT_TRUE(same(y, other.y));
     EXPECT_TRUE(same(x, other.x));
     EXPECT_TRUE(same(x_round, other.x_round));
     EXPECT_TRUE(same(pre_next, other.pre_next));
     EXPECT_TRUE(same(post, other.post));
     EXPECT_TRUE(same(comb, other.comb));
-    EXPECT_TRUE(tickets.Get() == std::vector<uint32_t>(kMixTickets, 0));
   }
-  OnDevice<uint16_t> stream, y, x, x_round;
+  // `updated` is what the stream was where nothing is added.
+  OnDevice<uint16_t> stream, updated, y, x, x_round;
   OnDevice<float> pre_next, post, comb, partials;
-  OnDevice<uint32_t> tickets;
 };
 
 // `fixed_spread`: of the sums' terms; 0: as the reference has it.
 void ExpectMixes(const MixOutputs& got, uint32_t rows, const reference::MixParameters& parameters,
                  double fixed_spread) {
-  const Floats stream = FromBits(got.stream.Get()), pre = got.pre_next.Get();
+  const Floats stream = FromBits(got.updated.Get()), pre = got.pre_next.Get();
   const Floats post = got.post.Get(), comb = got.comb.Get();
   for (uint32_t row = 0; row < rows; ++row) {
     SCOPED_TRACE(row);
@@ -290,14 +289,15 @@ TEST_P(MixTest, GivesTheReferencesValuesAndTheSameBytesForRowsAlone) {
   const OnDevice<float> device_base(base), device_scale(scale), device_pre(pre), device_norm(norm);
   const auto launch = [&](uint32_t first, uint32_t count, const MixOutputs& to) {
     MixCall call = to.From(first, hidden);
-    call.rows = count;
+    call.mixes.rows = count;
+    call.mixes.weights = {
+        .base = device_base.data(), .scale = device_scale.data(), .iterations = 20, .eps = kMixEps};
     call.add = sublayer.From(first);
     call.pre = device_pre.data() + size_t{first} * kStreamCopies;
     call.fn = packed.data();
-    call.mix = {
-        .base = device_base.data(), .scale = device_scale.data(), .iterations = 20, .eps = kMixEps};
     call.norm = device_norm.data();
     Launched(LaunchMix(call, nullptr));
+    if (count <= kMixesLeft) Launched(LaunchMixes(call.mixes, nullptr));
   };
   const MixOutputs together(rows, hidden, before), alone(rows, hidden, before);
   launch(0, rows, together);
@@ -305,8 +305,8 @@ TEST_P(MixTest, GivesTheReferencesValuesAndTheSameBytesForRowsAlone) {
   together.ExpectSameBytes(alone);
 
   // Every step from what the device has of the step before.
-  const Floats old = FromBits(before), stream = FromBits(together.stream.Get());
-  const Bits stream_bits = together.stream.Get(), y_bits = together.y.Get();
+  const Floats old = FromBits(before), stream = FromBits(together.updated.Get());
+  const Bits stream_bits = together.updated.Get(), y_bits = together.y.Get();
   const Bits x_bits = together.x.Get(), round_bits = together.x_round.Get();
   const Floats y = FromBits(y_bits), x = FromBits(x_bits);
   Agreement streams("stream"), collapsed("collapse"), normed("norm");
