@@ -240,7 +240,7 @@ struct SelectCall {
   StepView step;
   uint32_t ratio = 0;
   uint32_t row = 0, rows = 0;
-  const float* scores = nullptr;
+  const float* scores = nullptr;  // [rows][stride]; 16-byte rows.
   uint64_t stride = 0;
   const uint32_t* candidates = nullptr;
   const uint32_t* candidate_counts = nullptr;

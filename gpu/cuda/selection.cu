@@ -1,5 +1,6 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/largest.cuh"
 #include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/places.cuh"
 
@@ -13,30 +14,14 @@
 namespace reprise::engine::cuda {
 namespace {
 
-constexpr uint32_t kAll = 0xffffffff;
-constexpr uint32_t kSelectThreads = 1024, kWarps = kSelectThreads / 32;
-constexpr uint32_t kSample = 4096, kGatheredMax = 8192;
-constexpr uint32_t kFewMax = 2 * kGatheredMax;  // Values that one block holds.
-constexpr uint32_t kPartsMax = 132;             // Of a row: a multiprocessor takes one.
-
-// Ordered as the floats are.
-__device__ inline uint32_t OrderedOf(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-}
+constexpr uint32_t kFewMax = 4096, kGatheredMax = 16384;
+constexpr uint32_t kPartsMax = 132;  // Of a row: a multiprocessor takes one.
 
 // ---- Values ------------------------------------------------------------------------------------
 
-struct Scores {
-  static constexpr uint32_t kEach = 8;  // Values of a thread at a time.
-  const float* values;
-  uint32_t count;
-  __device__ float operator[](uint32_t i) const { return values[i]; }
-};
-
 // The best score of each block of entries but the newest.
 struct BlockTops {
-  static constexpr uint32_t kEach = 1;
+  static constexpr uint32_t kEach = 1, kVector = 1;
   const float* scores;
   uint32_t block, count;
   __device__ float operator[](uint32_t i) const {
@@ -51,6 +36,7 @@ struct BlockTops {
     for (uint32_t k = 1; k < block; ++k) top = fmaxf(top, of_block[k]);
     return top;
   }
+  __device__ void Load(uint32_t i, float* to) const { *to = (*this)[i]; }
 };
 
 __device__ Scores ValuesOf(const SelectCall& call, uint32_t in_call) {
@@ -67,145 +53,6 @@ __device__ BlockTops ValuesOf(const PoolCall& call, uint32_t in_call) {
 }
 __device__ uint32_t WantedOf(const PoolCall& call) { return call.blocks_max - 1; }
 
-// ---- The best ----------------------------------------------------------------------------------
-
-struct SelectRoom {
-  uint32_t counts[256];
-  uint32_t bucket, above, size;
-  uint32_t warps[2][kWarps];  // By turns, so that one barrier is enough.
-};
-
-// Of numbers that every warp has one of: the sum of those of earlier warps, and of all.
-struct Sums {
-  uint32_t before, all;
-};
-__device__ Sums SumsOfWarps(uint32_t own, uint32_t (&room)[kWarps]) {
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  if (lane == 0) room[warp] = own;
-  __syncthreads();
-  uint32_t sum = room[lane];
-  for (uint32_t step = 1; step < 32; step *= 2) {
-    const uint32_t before = __shfl_up_sync(kAll, sum, step);
-    if (lane >= step) sum += before;
-  }
-  return {__shfl_sync(kAll, sum, warp) - own, __shfl_sync(kAll, sum, kWarps - 1)};
-}
-
-// By a warp: the highest bucket from which on there are `left` or more, how many it holds and how
-// many lie above it. The counts are 0 again.
-__device__ void FindBucket(SelectRoom& room, uint32_t left) {
-  constexpr uint32_t kOfLane = 8;
-  const uint32_t lane = threadIdx.x, top = 255 - lane * kOfLane;
-  uint32_t own[kOfLane], sum = 0;
-#pragma unroll
-  for (uint32_t i = 0; i < kOfLane; ++i) {
-    sum += own[i] = room.counts[top - i];
-    room.counts[top - i] = 0;
-  }
-  uint32_t seen = sum;
-  for (uint32_t step = 1; step < 32; step *= 2) {
-    const uint32_t before = __shfl_up_sync(kAll, seen, step);
-    if (lane >= step) seen += before;
-  }
-  if (seen < left || seen - sum >= left) return;
-  seen -= sum;
-#pragma unroll
-  for (uint32_t i = 0; i < kOfLane; ++i) {
-    if (seen < left && seen + own[i] >= left) {
-      room.bucket = top - i;
-      room.above = seen;
-      room.size = own[i];
-    }
-    seen += own[i];
-  }
-}
-
-// The `wanted` largest values are those of a higher order, and of that order the first so many.
-struct Cut {
-  uint32_t order, equal;
-};
-
-// Of values[0, count); 0 < wanted <= count.
-template <typename Values>
-__device__ Cut CutOf(const Values& values, uint32_t count, uint32_t wanted, SelectRoom& room) {
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint32_t least = kAll, most = 0;
-#pragma unroll 4
-  for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
-    const uint32_t order = OrderedOf(values[i]);
-    least = min(least, order);
-    most = max(most, order);
-  }
-  least = __reduce_min_sync(kAll, least);
-  most = __reduce_max_sync(kAll, most);
-  if (lane == 0) room.warps[0][warp] = least, room.warps[1][warp] = most;
-  if (threadIdx.x < 256) room.counts[threadIdx.x] = 0;
-  __syncthreads();
-  // The order sought lies in low + [0, last], of which each turn leaves a 256th.
-  uint32_t low = __reduce_min_sync(kAll, room.warps[0][lane]);
-  uint32_t last = __reduce_max_sync(kAll, room.warps[1][lane]) - low;
-  uint32_t shift = last < 256 ? 0 : 24 - __clz(last), left = wanted;
-  for (;;) {
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
-      const uint32_t offset = OrderedOf(values[i]) - low;
-      if (offset > last) continue;
-      // Equal values are common: one of those that meet counts for all.
-      const uint32_t bucket = offset >> shift;
-      const uint32_t same = __match_any_sync(__activemask(), bucket);
-      if (lane == __ffs(same) - 1) atomicAdd(&room.counts[bucket], __popc(same));
-    }
-    __syncthreads();
-    if (warp == 0) FindBucket(room, left);
-    __syncthreads();
-    low += room.bucket << shift;
-    left -= room.above;
-    if (shift == 0) return {low, left};
-    if (room.size == left) return {low, kAll};
-    last = (1u << shift) - 1;
-    shift = shift < 8 ? 0 : shift - 8;
-  }
-}
-
-// Calls put(i, place) for the `wanted` largest of values[0, count), places ascending with i.
-// 0 < wanted <= count.
-template <typename Values, typename Put>
-__device__ void TakeLargest(const Values& values, uint32_t count, uint32_t wanted, SelectRoom& room,
-                            Put&& put) {
-  constexpr uint32_t kEach = Values::kEach;
-  const Cut cut = CutOf(values, count, wanted, room);
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, below = (1u << lane) - 1;
-  uint32_t placed = 0, equal_left = cut.equal, turn = 0;
-  for (uint32_t begin = 0; begin < count; begin += kSelectThreads * kEach, turn ^= 1) {
-    const uint32_t first = begin + warp * 32 * kEach + lane;
-    uint32_t larger[kEach], equal[kEach];  // Bits of the warp's threads.
-    uint32_t own = 0;  // Both counts: larger in the low half, equal in the high.
-#pragma unroll
-    for (uint32_t k = 0; k < kEach; ++k) {
-      const bool real = first + 32 * k < count;
-      const uint32_t order = real ? OrderedOf(values[first + 32 * k]) : 0;
-      larger[k] = __ballot_sync(kAll, real && order > cut.order);
-      equal[k] = __ballot_sync(kAll, real && order == cut.order);
-      own += __popc(larger[k]) + (__popc(equal[k]) << 16);
-    }
-    const Sums sums = SumsOfWarps(own, room.warps[turn]);
-    uint32_t larger_before = sums.before & 0xffff, equal_before = sums.before >> 16;
-#pragma unroll
-    for (uint32_t k = 0; k < kEach; ++k) {
-      const uint32_t equals = equal_before + __popc(equal[k] & below);
-      const uint32_t place =
-          placed + larger_before + __popc(larger[k] & below) + min(equals, equal_left);
-      const uint32_t taken = equals < equal_left ? larger[k] | equal[k] : larger[k];
-      if ((taken >> lane & 1) != 0) put(first + 32 * k, place);
-      larger_before += __popc(larger[k]);
-      equal_before += __popc(equal[k]);
-    }
-    const uint32_t equal_taken = min(sums.all >> 16, equal_left);
-    placed += (sums.all & 0xffff) + equal_taken;
-    equal_left -= equal_taken;
-  }
-}
-
 // ---- The best of many --------------------------------------------------------------------------
 
 struct Listed {
@@ -219,58 +66,98 @@ struct Lists {
   uint32_t parts;
 };
 
-// What somewhat more than the `wanted` largest values reach, by a sample.
+// What somewhat more than the `wanted` largest values reach, by a sample: a thread looks at `each`
+// values, two or four, anywhere in its 1,024th of all, and the largest counts.
 template <typename Values>
-__device__ float SampledReach(const Values& values, uint32_t wanted, SelectRoom& room) {
-  __shared__ float sample[kSample];
-  const uint32_t many = values.count / kSample;
+__device__ float SampledReach(const Values& values, uint32_t wanted, uint32_t each,
+                              SelectRoom& room) {
+  __shared__ float largest[kSelectThreads];
+  const uint32_t all = each * kSelectThreads, apart = max(1u, values.count / all);
+  float own = -INFINITY;
 #pragma unroll
-  for (uint32_t i = threadIdx.x; i < kSample; i += kSelectThreads) {
-    // One of every so many, anywhere among them: keys may have a period.
-    sample[i] = values[i * many + i * 2654435761u % many];
+  for (uint32_t k = 0; k < 4; ++k) {
+    if (k >= each) break;
+    const uint32_t i = threadIdx.x * each + k;
+    const auto begin = static_cast<uint32_t>(uint64_t{i} * values.count / all);
+    own = fmaxf(own, values[begin + i * 2654435761u % apart]);
   }
+  largest[threadIdx.x] = own;
   __syncthreads();
-  const float expected = static_cast<float>(wanted) * kSample / static_cast<float>(values.count);
-  const uint32_t rank = min(kSample, static_cast<uint32_t>(expected + 4 * sqrtf(expected) + 4));
-  const uint32_t order = CutOf(Scores{sample, kSample}, kSample, rank, room).order;
+  // So many of the sample are expected to belong to those wanted, and more by chance.
+  const float expected = static_cast<float>(wanted) * all / static_cast<float>(values.count);
+  float others = fmaxf(0, 1 - (expected + 4 * sqrtf(expected) + 4) / all);
+  for (uint32_t k = 1; k < each; k *= 2) others *= others;
+  const uint32_t rank =
+      min(kSelectThreads, static_cast<uint32_t>(kSelectThreads * (1 - others)) + 1);
+  const uint32_t order = CutOf(Scores{largest, kSelectThreads}, kSelectThreads, rank, room).order;
   return __uint_as_float((order >> 31) != 0 ? order & 0x7fffffff : ~order);
 }
 
 // Calls put(i, place) for values[begin, end) that may be among the `wanted` largest of all, places
-// ascending with i, up to kGatheredMax. Returns how many there are. begin < end.
+// ascending with i, up to kGatheredMax. Returns how many there are. begin < end. `each`: the
+// sample's.
 template <typename Values, typename Put>
 __device__ uint32_t GatherPart(const Values& values, uint32_t wanted, uint32_t begin, uint32_t end,
-                               SelectRoom& room, Put&& put) {
-  constexpr uint32_t kEach = Values::kEach, kTurn = kSelectThreads * kEach;
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, below = (1u << lane) - 1;
-  uint32_t first = begin + warp * 32 * kEach + lane, gathered = 0, turn = 0;
-  float next[kEach];
-  const auto load = [&](uint32_t at) {
+                               uint32_t each, SelectRoom& room, Put&& put) {
+  constexpr uint32_t kEach = Values::kEach, kVector = Values::kVector;
+  constexpr uint32_t kOfWarp = 32 * kEach, kTurn = kWarps * kOfWarp;
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint32_t first = begin + warp * kOfWarp + lane * kVector, gathered = 0, turn = 0;
+  float next[2][kEach];  // Of this turn and the one after.
+  const auto load = [&](uint32_t at, float(&to)[kEach]) {
 #pragma unroll
-    for (uint32_t k = 0; k < kEach; ++k) {
-      next[k] = at + 32 * k < end ? values[at + 32 * k] : -INFINITY;
+    for (uint32_t v = 0; v < kEach / kVector; ++v, at += 32 * kVector) {
+      if (at + kVector <= end) {
+        values.Load(at, to + v * kVector);
+      } else {
+#pragma unroll
+        for (uint32_t k = 0; k < kVector; ++k) {
+          to[v * kVector + k] = at + k < end ? values[at + k] : NAN;
+        }
+      }
     }
   };
-  load(first);  // On its way while the sample is looked at.
-  const float reach = SampledReach(values, wanted, room);
-  for (uint32_t at = begin; at < end; at += kTurn, turn ^= 1) {
-    uint32_t hits[kEach], count = 0;  // Bits of the warp's threads.
+  load(first, next[0]);  // On their way while the sample is looked at.
+  load(first + kTurn, next[1]);
+  const float reach = SampledReach(values, wanted, each, room);
+  const auto take = [&](float(&own)[kEach]) {
+    uint32_t hits = 0;
 #pragma unroll
-    for (uint32_t k = 0; k < kEach; ++k) {
-      hits[k] = __ballot_sync(kAll, first + 32 * k < end && next[k] >= reach);
-      count += __popc(hits[k]);
+    for (uint32_t k = 0; k < kEach; ++k) hits |= own[k] >= reach ? 1u << k : 0;
+    load(first + 2 * kTurn, own);
+    // Of each vector, in 16 bits: how many the warp's threads have up to this one, and in all.
+    uint32_t sum = 0, all = 0;
+    if (__any_sync(kAll, hits != 0)) {
+#pragma unroll
+      for (uint32_t v = 0; v < kEach / kVector; ++v) {
+        sum += __popc(hits >> v * kVector & ((1u << kVector) - 1)) << 16 * v;
+      }
+      sum = SumUpTo(sum);
+      all = __shfl_sync(kAll, sum, 31);
     }
-    load(first + kTurn);
-    const Sums sums = SumsOfWarps(count, room.warps[turn]);
-    uint32_t before = gathered + sums.before;
+    const Sums sums = SumsOfWarps((all & 0xffff) + (all >> 16), room.warps[turn]);
+    if (hits != 0) {
+      uint32_t place = gathered + sums.before;
 #pragma unroll
-    for (uint32_t k = 0; k < kEach; ++k) {
-      const uint32_t place = before + __popc(hits[k] & below);
-      if ((hits[k] >> lane & 1) != 0 && place < kGatheredMax) put(first + 32 * k, place);
-      before += __popc(hits[k]);
+      for (uint32_t v = 0; v < kEach / kVector; ++v) {
+        const uint32_t of_vector = hits >> v * kVector & ((1u << kVector) - 1);
+        uint32_t to = place + (sum >> 16 * v & 0xffff) - __popc(of_vector);
+#pragma unroll
+        for (uint32_t k = 0; k < kVector; ++k) {
+          if ((of_vector >> k & 1) == 0) continue;
+          if (to < kGatheredMax) put(first + v * 32 * kVector + k, to);
+          ++to;
+        }
+        place += all >> 16 * v & 0xffff;
+      }
     }
     gathered += sums.all;
     first += kTurn;
+    turn ^= 1;
+  };
+  for (uint32_t at = begin; at < end; at += 2 * kTurn) {
+    take(next[0]);
+    if (at + kTurn < end) take(next[1]);
   }
   return gathered;
 }
@@ -289,8 +176,10 @@ __global__ __launch_bounds__(kSelectThreads) void Gather(Call call, Lists lists)
   const uint32_t list = blockIdx.y * lists.parts + blockIdx.x;
   Listed* const listed = lists.listed + uint64_t{list} * kGatheredMax;
   const auto put = [&](uint32_t i, uint32_t place) { listed[place] = {values[i], i}; };
+  // Many blocks that look at the same sample stand in each other's way.
+  const uint32_t each = lists.parts > 16 ? 2 : 4;
   const uint32_t count =
-      begin < end ? GatherPart(values, WantedOf(call), begin, end, room, put) : 0;
+      begin < end ? GatherPart(values, WantedOf(call), begin, end, each, room, put) : 0;
   if (threadIdx.x == 0) lists.counts[list] = count;
 }
 
@@ -299,40 +188,41 @@ struct BestRoom {
   SelectRoom select;
   uint32_t starts[kPartsMax + 1];  // Of the lists, one after the other.
 };
-constexpr uint32_t kBestShared = kFewMax * sizeof(float);
+constexpr uint32_t kBestShared = kGatheredMax * (sizeof(float) + sizeof(uint32_t));
 
 // The lists of row `in_call` in order, as values and their places. Returns how many there are, or
 // would be if they fitted.
 __device__ uint32_t ReadLists(const Lists& lists, uint32_t in_call, BestRoom& room, float* values,
                               uint32_t* places) {
-  const uint32_t parts = lists.parts, lane = threadIdx.x;
-  if (threadIdx.x < 32) {
-    uint32_t before = 0;
-    for (uint32_t part = lane; part - lane < parts; part += 32) {
-      uint32_t sum = part < parts ? lists.counts[in_call * parts + part] : 0;
-      for (uint32_t step = 1; step < 32; step *= 2) {
-        const uint32_t earlier = __shfl_up_sync(kAll, sum, step);
-        if (lane >= step) sum += earlier;
-      }
-      if (part < parts) room.starts[part + 1] = before + sum;
-      before += __shfl_sync(kAll, sum, 31);
-    }
-    if (lane == 0) room.starts[0] = 0;
-  }
+  const uint32_t parts = lists.parts, own = threadIdx.x;
+  const uint32_t sum = SumUpTo(own < parts ? lists.counts[in_call * parts + own] : 0);
+  const Sums sums = SumsOfWarps(__shfl_sync(kAll, sum, 31), room.select.warps[0]);
+  if (own == 0) room.starts[0] = 0;
+  if (own < parts) room.starts[own + 1] = sums.before + sum;
   __syncthreads();
   const uint32_t count = room.starts[parts];
   if (count > kGatheredMax) return count;
-#pragma unroll 4
-  for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
-    uint32_t part = 0;
+  constexpr uint32_t kEach = 4;  // On their way at a time.
+  for (uint32_t begin = threadIdx.x; begin < count; begin += kEach * kSelectThreads) {
+    Listed listed[kEach];
 #pragma unroll
-    for (uint32_t step = 128; step > 0; step /= 2) {
-      if (part + step < parts && room.starts[part + step] <= i) part += step;
+    for (uint32_t k = 0; k < kEach; ++k) {
+      const uint32_t i = min(begin + k * kSelectThreads, count - 1);
+      uint32_t part = 0;
+#pragma unroll
+      for (uint32_t step = 128; step > 0; step /= 2) {
+        if (part + step < parts && room.starts[part + step] <= i) part += step;
+      }
+      listed[k] =
+          lists.listed[(uint64_t{in_call} * parts + part) * kGatheredMax + i - room.starts[part]];
     }
-    const Listed one =
-        lists.listed[(uint64_t{in_call} * parts + part) * kGatheredMax + i - room.starts[part]];
-    values[i] = one.value;
-    places[i] = one.place;
+#pragma unroll
+    for (uint32_t k = 0; k < kEach; ++k) {
+      const uint32_t i = begin + k * kSelectThreads;
+      if (i >= count) break;
+      values[i] = listed[k].value;
+      places[i] = listed[k].place;
+    }
   }
   __syncthreads();
   return count;
@@ -346,8 +236,10 @@ __device__ void TakeBest(const Values& values, uint32_t wanted, const Lists& lis
   extern __shared__ float few[];  // Values, or those of the lists and then their places.
   __shared__ BestRoom room;
   if (values.count <= kFewMax) {
-#pragma unroll 8
-    for (uint32_t i = threadIdx.x; i < values.count; i += kSelectThreads) few[i] = values[i];
+#pragma unroll
+    for (uint32_t i = 0; i < kFewMax; i += kSelectThreads) {
+      if (i + threadIdx.x < values.count) few[i + threadIdx.x] = values[i + threadIdx.x];
+    }
     __syncthreads();
     TakeLargest(Scores{few, values.count}, values.count, wanted, room.select, put);
     return;
@@ -355,11 +247,11 @@ __device__ void TakeBest(const Values& values, uint32_t wanted, const Lists& lis
   auto* places = reinterpret_cast<uint32_t*>(few + kGatheredMax);
   uint32_t count = 0;
   if (lists.parts == 1) {
-    count =
-        GatherPart(values, wanted, 0, values.count, room.select, [&](uint32_t i, uint32_t place) {
-          few[place] = values[i];
-          places[place] = i;
-        });
+    count = GatherPart(values, wanted, 0, values.count, 4, room.select,
+                       [&](uint32_t i, uint32_t place) {
+                         few[place] = values[i];
+                         places[place] = i;
+                       });
     __syncthreads();
   } else {
     count = ReadLists(lists, in_call, room, few, places);
@@ -433,7 +325,8 @@ template <typename Values>
 Lists ListsIn(void* room, uint32_t rows, uint64_t count) {
   constexpr uint64_t kTurn = kSelectThreads * Values::kEach;
   const auto turns = static_cast<uint32_t>((count + kTurn - 1) / kTurn);
-  const uint32_t parts = count <= kFewMax ? 1 : max(1u, min(turns, kPartsMax / rows));
+  // One block is as fast with four turns, as others would have to be waited for.
+  const uint32_t parts = turns <= 4 ? 1 : max(1u, min(turns, kPartsMax / rows));
   auto* listed = static_cast<Listed*>(room);
   return {listed, reinterpret_cast<uint32_t*>(listed + kPartsMax * kGatheredMax), parts};
 }
