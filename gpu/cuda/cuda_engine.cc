@@ -147,11 +147,9 @@ absl::Status CudaEngine::Allocate() {
       {&work_.index_weights, rows * c.index_heads * 2},
       {&work_.selected, rows * c.index_topk * 4},
       {&work_.scores, scores_max_ * 4},
-      {&work_.tops, (scores_max_ / c.candidate_block_size + rows) * 4},
       {&work_.candidates, rows * pool * 4},
       {&work_.candidate_counts, rows * 4},
-      {&work_.select_room, SelectRoomBytes(static_cast<uint32_t>(
-                               std::min<uint64_t>(rows, scores_max_ / kSelectManyFrom)))},
+      {&work_.select_room, SelectRoomBytes()},
       {&work_.gate, rows * experts * 4},
       {&work_.expert_of, rows * chosen * 4},
       {&work_.weight_of, rows * chosen * 4},

@@ -92,7 +92,7 @@ class CudaEngine final : public Engine {
     DeviceMemory y, x, x_round, h;
     DeviceMemory projected, kv_codes, kv_scales, query, attended, low;
     DeviceMemory a, g, latents, keys;
-    DeviceMemory index_query, index_weights, selected, scores, tops, candidates, candidate_counts;
+    DeviceMemory index_query, index_weights, selected, scores, candidates, candidate_counts;
     DeviceMemory select_room;
     DeviceMemory gate, expert_of, weight_of, slot_of, row_of, slot_weights, tiles, tile_count;
     DeviceMemory tickets;  // The router's.

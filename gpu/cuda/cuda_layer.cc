@@ -228,8 +228,8 @@ absl::Status CudaEngine::Select(uint32_t layer, const HalfStep& half) {
                               .rows = count,
                               .scores = Floats(work_.scores),
                               .stride = score.stride,
-                              .tops = Floats(work_.tops),
-                              .tops_stride = stride / c.candidate_block_size + 1,
+                              .room = work_.select_room.data(),
+                              .entries_max = entries,
                               .block = c.candidate_block_size,
                               .blocks_max = c.candidate_topk_blocks,
                               .candidates = work_.candidates.as<uint32_t>(),
@@ -243,7 +243,7 @@ absl::Status CudaEngine::Select(uint32_t layer, const HalfStep& half) {
     select.candidates = score.candidates;
     select.candidate_counts = score.candidate_counts;
     select.room = work_.select_room.data();
-    select.entries_max = visible;
+    select.entries_max = entries;
     RP_CUDA_TRY(LaunchSelect(select, stream_.get()));
   }
   return absl::OkStatus();

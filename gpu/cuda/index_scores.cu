@@ -96,7 +96,9 @@ __device__ inline uint32_t InputOf(uint32_t d) {
 }
 
 // Blocks of a multiprocessor at a time, by the registers they need.
-constexpr int ScoreBlocks(int rows, bool in_order) { return rows > 1 ? 3 : in_order ? 6 : 5; }
+constexpr int ScoreBlocks(int rows, int groups, bool in_order) {
+  return rows * groups > 6 ? 2 : rows > 1 ? 3 : in_order ? 6 : 5;
+}
 
 // Values that a loop is to find in registers: else the compiler computes them again every time.
 __device__ inline void InRegister(uint32_t& value) { asm volatile("" : "+r"(value)); }
@@ -214,18 +216,77 @@ __device__ inline float SumOfHalf(float low, float high, uint32_t lane, uint32_t
   return kept + __shfl_xor_sync(0xffffffff, given, bit);
 }
 
-template <int kRows, bool kInOrder>
-__global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScores(ScoreCall call) {
+// Weights of a thread's columns, [groups][lane % 4][columns of a group / 4]: in registers, or where
+// those do not suffice in shared memory, where four threads' 16 bytes lie in different banks.
+template <int kColumns, int kGroups>
+class HeadWeights {
+ public:
+  static constexpr uint32_t kStride = kColumns / 4 + 4;  // Floats.
+  static constexpr uint32_t kBytes = kGroups == 1 ? 0 : kGroups * 4 * kStride * 4;
+
+  __device__ HeadWeights(const ScoreCall& call, uint32_t row, uint32_t rows, float* shared)
+      : own_(shared + threadIdx.x % 4 * kStride) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int i = 0; i < kColumns / 4; ++i) {
+        const uint32_t column = g * kColumns + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+        const uint32_t of_row = min(column / kIndexHeads, rows - 1);
+        // Half, for sums that are doubled.
+        const float weight =
+            ToFloat(AsBf16(
+                call.weights)[(uint64_t{row} + of_row) * kIndexHeads + column % kIndexHeads]) *
+            call.factor * static_cast<float>(1 << (kSmaller - 1));
+        if constexpr (kGroups == 1) {
+          values_[i] = weight;
+        } else if (threadIdx.x < 4) {
+          own_[g * 4 * kStride + i] = weight;
+        }
+      }
+    }
+  }
+  // Of eight columns of row `r` of group `g`.
+  __device__ void Get(int g, int r, float (&weights)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      if constexpr (kGroups == 1) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) weights[i + k] = values_[r * 8 + i + k];
+      } else {
+        const float4 four = *reinterpret_cast<const float4*>(own_ + g * 4 * kStride + r * 8 + i);
+        weights[i] = four.x, weights[i + 1] = four.y;
+        weights[i + 2] = four.z, weights[i + 3] = four.w;
+      }
+    }
+  }
+
+ private:
+  float* own_;
+  float values_[kGroups == 1 ? kColumns / 4 : 1];
+};
+
+// kGroups times kRows rows: while the products of the last group are under way, the scores of the
+// one before it are made.
+template <int kRows, int kGroups, bool kInOrder>
+struct ScoreShape {
+  static constexpr int kColumns = kRows * kIndexHeads;              // Of a group.
+  static constexpr uint32_t kHalfBytes = kGroups * kColumns * 128;  // Of 64 inputs.
+  static constexpr uint32_t kShared = 2 * kHalfBytes + HeadWeights<kColumns, kGroups>::kBytes;
+};
+
+template <int kRows, int kGroups, bool kInOrder>
+__global__ __launch_bounds__(128, ScoreBlocks(kRows, kGroups,
+                                              kInOrder)) void MatrixScores(ScoreCall call) {
   WaitForEarlier();
   LetNextBegin();
-  constexpr int kColumns = kRows * kIndexHeads;
-  constexpr uint32_t kHalfBytes = kColumns * 128;                    // Of 64 inputs.
+  using Shape = ScoreShape<kRows, kGroups, kInOrder>;
+  constexpr int kColumns = Shape::kColumns, kAllRows = kRows * kGroups;
   constexpr uint32_t kRowPieces = kIndexHeads * kIndexDim * 2 / 16;  // 16 bytes each.
-  __shared__ __align__(1024) uint8_t queries[2 * kHalfBytes];
-  const uint32_t in_call = blockIdx.y * kRows, row = call.row + in_call;
+  extern __shared__ __align__(1024) uint8_t queries[];
+  const uint32_t in_call = blockIdx.y * kAllRows, row = call.row + in_call;
   const uint32_t thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   // The queries are on their way while the first keys are looked up.
-  constexpr int kPieces = kColumns * kIndexDim / 8 / 128;
+  constexpr int kPieces = kGroups * kColumns * kIndexDim / 8 / 128;
   uint4 values[kPieces];
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
@@ -234,16 +295,16 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScore
                       (uint64_t{row} + of_row) * kRowPieces + (i * 128 + thread) % kRowPieces);
   }
   const DevicePart& part = call.step.part[call.step.part_of_row[row]];
-  const uint32_t stored_row = kRows == 1 ? 0 : lane % 4;
-  uint32_t count = 0;  // Of the row that sees most.
-  uint32_t stored_count = 0;
+  const uint32_t stored_row = kRows == 1 ? 0 : lane % 4;  // Of each group.
+  uint32_t count = 0;                                     // Of the row that sees most.
+  uint32_t stored_counts[kGroups] = {};
 #pragma unroll
-  for (uint32_t r = 0; r < kRows; ++r) {
+  for (uint32_t r = 0; r < kAllRows; ++r) {
     const uint32_t of_row = in_call + r >= call.rows     ? 0
                             : call.candidates == nullptr ? Visible(call.step, row + r, call.ratio)
                                                          : call.candidate_counts[in_call + r];
     count = max(count, of_row);
-    if (r == stored_row) stored_count = of_row;
+    if (r % kRows == stored_row) stored_counts[r / kRows] = of_row;
   }
   const uint32_t tiles = (count + kTileKeys - 1) / kTileKeys;
   const uint32_t first_key = warp * 16 + lane / 4;  // Of a tile; the other is eight further on.
@@ -273,30 +334,23 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScore
 #pragma unroll
     for (uint32_t n = 0; n < 4; ++n) {
       const uint32_t k = InputOf(d + n);
-      *reinterpret_cast<uint32_t*>(queries + k / 64 * kHalfBytes +
+      *reinterpret_cast<uint32_t*>(queries + k / 64 * Shape::kHalfBytes +
                                    SwizzledOffset(column, k % 64 / 8) + k % 8 * 2) = pairs[n];
     }
   }
-  // This thread's columns: in every eight, 2 (lane % 4) and the next. Half, for sums that are
-  // doubled.
-  float weights[kColumns / 4];
-#pragma unroll
-  for (int i = 0; i < kColumns / 4; ++i) {
-    const uint32_t column = i / 2 * 8 + lane % 4 * 2 + i % 2;
-    const uint32_t of_row = min(column / kIndexHeads, call.rows - 1 - in_call);
-    weights[i] = ToFloat(AsBf16(
-                     call.weights)[(uint64_t{row} + of_row) * kIndexHeads + column % kIndexHeads]) *
-                 call.factor * static_cast<float>(1 << (kSmaller - 1));
-  }
+  const HeadWeights<kColumns, kGroups> head_weights(
+      call, row, call.rows - in_call, reinterpret_cast<float*>(queries + 2 * Shape::kHalfBytes));
   FenceForMatrixUnits();
   __syncthreads();
   const uint64_t rows[2] = {SwizzledRows(SharedAddress(queries)),
-                            SwizzledRows(SharedAddress(queries) + kHalfBytes)};
-  // The scores that this thread stores: of one row, and with a single row of one of its two keys.
+                            SwizzledRows(SharedAddress(queries) + Shape::kHalfBytes)};
+  // The scores that this thread stores: of one row of each group, and where a group is a single row
+  // of one of its two keys.
   uint32_t key = tile * kTileKeys + first_key + (kRows == 1 ? lane % 2 * 8 : 0);
   float* to = call.scores + (uint64_t{in_call} + stored_row) * call.stride + key;
-  if (kRows == 1 && (lane & 2) != 0) stored_count = 0;
-  InRegister(stored_count);
+  if (kRows == 1 && (lane & 2) != 0) stored_counts[0] = 0;
+#pragma unroll
+  for (uint32_t& count : stored_counts) InRegister(count);
   InRegister(key);
   InRegister(to);
   for (; tile < tiles; tile += apart) {
@@ -315,45 +369,59 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScore
       }
     }
     if (tile + apart < tiles) keys.Load(tile + apart, tile + 2 * apart, tiles, &raw);
-    float sums[kColumns / 2];
+    float sums[kGroups][kColumns / 2];
 #pragma unroll
     for (auto& step : a) Hold(step);
     WgmmaFence();
 #pragma unroll
-    for (int step = 0; step < 8; ++step) {
-      Wgmma<kColumns>::Run(sums, a[step], FurtherOn(rows[step / 4], step % 4 * 32),
-                           step > 0 ? 1 : 0);
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int step = 0; step < 8; ++step) {
+        Wgmma<kColumns>::Run(sums[g], a[step],
+                             FurtherOn(rows[step / 4], step % 4 * 32 + g * kColumns * 128),
+                             step > 0 ? 1 : 0);
+      }
+      WgmmaCommit();
     }
-    WgmmaCommit();
-    WgmmaWait<0>();
-    Keep(a);
-    Hold(sums);
-    float score[kRows == 1 ? 1 : 4][2] = {};  // Of two keys, over this thread's columns.
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
+    for (int g = 0; g < kGroups; ++g) {
+      if (g + 1 < kGroups) {
+        WgmmaWait<1>();
+      } else {
+        WgmmaWait<0>();
+        Keep(a);
+      }
+      Hold(sums[g]);
+      float score[kRows == 1 ? 1 : 4][2] = {};  // Of two keys, over this thread's columns.
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        score[r][i] = 0;
+      for (int r = 0; r < kRows; ++r) {
+        float weights[8];
+        head_weights.Get(g, r, weights);
 #pragma unroll
-        for (int b = 0; b < 8; ++b) {
-          // x + |x| is twice the larger of x and 0, exactly, and cheaper than a maximum.
-          const float sum = sums[(r * 4 + b / 2) * 4 + 2 * i + b % 2];
-          score[r][i] = fmaf(weights[r * 8 + b], sum + fabsf(sum), score[r][i]);
+        for (int i = 0; i < 2; ++i) {
+          score[r][i] = 0;
+#pragma unroll
+          for (int b = 0; b < 8; ++b) {
+            // x + |x| is twice the larger of x and 0, exactly, and cheaper than a maximum.
+            const float sum = sums[g][(r * 4 + b / 2) * 4 + 2 * i + b % 2];
+            score[r][i] = fmaf(weights[b], sum + fabsf(sum), score[r][i]);
+          }
         }
       }
-    }
-    // Four threads have parts of the same scores: each gets whole ones to store.
-    if constexpr (kRows == 1) {
-      float whole = SumOfHalf(score[0][0], score[0][1], lane, 1);
-      whole += __shfl_xor_sync(0xffffffff, whole, 2);
-      if (key < stored_count) *to = whole + 0.0f;
-    } else {
+      // Four threads have parts of the same scores: each gets whole ones to store.
+      if constexpr (kRows == 1) {
+        float whole = SumOfHalf(score[0][0], score[0][1], lane, 1);
+        whole += __shfl_xor_sync(0xffffffff, whole, 2);
+        if (key < stored_counts[g]) *to = whole + 0.0f;
+      } else {
+        float* const of_group = to + g * kRows * call.stride;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float first = SumOfHalf(score[0][i], score[1][i], lane, 1);
-        const float second = SumOfHalf(score[2][i], score[3][i], lane, 1);
-        const float whole = SumOfHalf(first, second, lane, 2);
-        if (key + 8 * i < stored_count) to[8 * i] = whole + 0.0f;
+        for (int i = 0; i < 2; ++i) {
+          const float first = SumOfHalf(score[0][i], score[1][i], lane, 1);
+          const float second = SumOfHalf(score[2][i], score[3][i], lane, 1);
+          const float whole = SumOfHalf(first, second, lane, 2);
+          if (key + 8 * i < stored_counts[g]) of_group[8 * i] = whole + 0.0f;
+        }
       }
     }
     key += apart * kTileKeys;
@@ -361,14 +429,17 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kInOrder)) void MatrixScore
   }
 }
 
-template <int kRows, bool kInOrder>
+template <int kRows, int kGroups, bool kInOrder>
 cudaError_t LaunchMatrixScores(const ScoreCall& call, uint32_t entries_max, cudaStream_t stream) {
   static_assert(kRows == 1 || kRows == 3 || kRows == 4);
-  constexpr uint32_t kBlocks = 132 * ScoreBlocks(kRows, kInOrder);  // As many as run at once.
-  const uint32_t rows = (call.rows + kRows - 1) / kRows;
+  constexpr uint32_t kBlocks = 132 * ScoreBlocks(kRows, kGroups, kInOrder);  // All run at once.
+  constexpr uint32_t kShared = ScoreShape<kRows, kGroups, kInOrder>::kShared;
+  const cudaError_t ready = AllowShared<MatrixScores<kRows, kGroups, kInOrder>>(kShared);
+  if (ready != cudaSuccess) return ready;
+  const uint32_t rows = (call.rows + kRows * kGroups - 1) / (kRows * kGroups);
   const uint32_t tiles = (entries_max + kTileKeys - 1) / kTileKeys;
   const dim3 grid(min(tiles, max(1u, kBlocks / rows)), rows);
-  return QueueNext(MatrixScores<kRows, kInOrder>, {grid, 128}, stream, call);
+  return QueueNext(MatrixScores<kRows, kGroups, kInOrder>, {grid, 128, kShared}, stream, call);
 }
 
 }  // namespace
@@ -389,14 +460,15 @@ cudaError_t LaunchScores(const ScoreCall& call, uint32_t entries_max, cudaStream
     const bool shared_keys =
         call.one_part && call.rows >= kRowsThatShareKeys && call.candidates == nullptr;
     if (shared_keys) {
-      // Blocks of three rows where those of four would compute more that nobody wants.
-      const bool threes = (call.rows + 2) / 3 * 3 < (call.rows + 3) / 4 * 4;
-      if (threes && in_order) return LaunchMatrixScores<3, true>(call, entries_max, stream);
-      return in_order ? LaunchMatrixScores<4, true>(call, entries_max, stream)
-                      : LaunchMatrixScores<4, false>(call, entries_max, stream);
+      if (!in_order) return LaunchMatrixScores<4, 1, false>(call, entries_max, stream);
+      // Blocks of the fewest rows, four, six or eight, of which as few are enough.
+      const uint32_t blocks = (call.rows + 7) / 8;
+      if (call.rows <= 4) return LaunchMatrixScores<4, 1, true>(call, entries_max, stream);
+      if (call.rows <= 6 * blocks) return LaunchMatrixScores<3, 2, true>(call, entries_max, stream);
+      return LaunchMatrixScores<4, 2, true>(call, entries_max, stream);
     }
-    return in_order ? LaunchMatrixScores<1, true>(call, entries_max, stream)
-                    : LaunchMatrixScores<1, false>(call, entries_max, stream);
+    return in_order ? LaunchMatrixScores<1, 1, true>(call, entries_max, stream)
+                    : LaunchMatrixScores<1, 1, false>(call, entries_max, stream);
   }
   const uint32_t shared = call.heads * (call.dim + 1) * sizeof(float);
   const dim3 grid((entries_max + kScoreThreads - 1) / kScoreThreads, call.rows);

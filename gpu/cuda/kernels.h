@@ -251,29 +251,26 @@ struct SelectCall {
   StepView step;
   uint32_t ratio = 0;
   uint32_t row = 0, rows = 0;
-  const float* scores = nullptr;
+  const float* scores = nullptr;  // [rows][stride]; 16-byte rows.
   uint64_t stride = 0;
   const uint32_t* candidates = nullptr;
   const uint32_t* candidate_counts = nullptr;
   uint32_t topk = 0;
   int32_t* selected = nullptr;  // [step rows][topk]
-  // SelectRoomBytes(rows): rows of many entries are then taken by the whole chip. entries_max: of a
-  // row at most.
-  void* room = nullptr;
-  uint32_t entries_max = 0;
+  void* room = nullptr;         // SelectRoomBytes(), if there are scores.
+  uint32_t entries_max = 0;     // Scores of a row at most.
 };
-uint64_t SelectRoomBytes(uint32_t rows);
-inline constexpr uint32_t kSelectManyFrom = 1 << 16;  // Entries of a row.
+uint64_t SelectRoomBytes();
 // The best of each row, ascending; of equal scores the lower entries. scores null: all are visible
 // and no more than topk.
 cudaError_t LaunchSelect(const SelectCall& call, cudaStream_t stream);
 struct PoolCall {
   StepView step;
   uint32_t row = 0, rows = 0;
-  float* scores = nullptr;
+  const float* scores = nullptr;  // [rows][stride], of all that are visible; 16-byte rows.
   uint64_t stride = 0;
-  float* tops = nullptr;  // [rows][stride / block + 1]: room.
-  uint64_t tops_stride = 0;
+  void* room = nullptr;      // SelectRoomBytes()
+  uint32_t entries_max = 0;  // Of a row at most.
   uint32_t block = 0, blocks_max = 0;
   uint32_t* candidates = nullptr;        // [step rows][blocks_max x block], ascending
   uint32_t* candidate_counts = nullptr;  // [step rows]

@@ -1,370 +1,367 @@
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/largest.cuh"
 #include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/places.cuh"
 
 // The best of the indexer's scores, and the candidate pool (model-facts sections 5.4 and 5.5). Ties
 // go to the lower entry.
+//
+// Of few values a block takes the best. Of many, blocks on the whole chip first gather what may be
+// among them: each finds from the same sample about where the last of the best lies, and lists what
+// reaches that in its part of the values, in order. One block then takes the best of the lists. If
+// the sample misled, it takes them of all values, slowly.
 namespace reprise::engine::cuda {
 namespace {
 
-// Ordered as the floats are.
-__device__ inline uint32_t OrderedOf(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-}
+constexpr uint32_t kFewMax = 4096, kGatheredMax = 16384;
+constexpr uint32_t kPartsMax = 132;  // Of a row: a multiprocessor takes one.
 
-// ---- The best ----------------------------------------------------------------------------------
+// ---- Values ------------------------------------------------------------------------------------
 
-constexpr uint32_t kSelectThreads = 1024;
-
-// What a block needs to find the `wanted` largest of many values and their places.
-struct SelectRoom {
-  uint32_t counts[256];
-  uint32_t bucket, above;
-  uint32_t warps[32];
-  uint32_t total;
+// The best score of each block of entries but the newest.
+struct BlockTops {
+  static constexpr uint32_t kEach = 1, kVector = 1;
+  const float* scores;
+  uint32_t block, count;
+  __device__ float operator[](uint32_t i) const {
+    const float* of_block = scores + uint64_t{i} * block;
+    if (block == 8) {
+      const float4 a = *reinterpret_cast<const float4*>(of_block);
+      const float4 b = *reinterpret_cast<const float4*>(of_block + 4);
+      return fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)),
+                   fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
+    }
+    float top = of_block[0];
+    for (uint32_t k = 1; k < block; ++k) top = fmaxf(top, of_block[k]);
+    return top;
+  }
+  __device__ void Load(uint32_t i, float* to) const { *to = (*this)[i]; }
 };
 
-// By a warp: the highest bucket from which on there are `left` or more, and how many lie above it.
-__device__ void FindBucket(SelectRoom& room, uint32_t left) {
-  constexpr uint32_t kAll = 0xffffffff, kOfLane = 8;
-  const uint32_t lane = threadIdx.x, top = 255 - lane * kOfLane;
-  uint32_t own[kOfLane], sum = 0;
+__device__ Scores ValuesOf(const SelectCall& call, uint32_t in_call) {
+  return {call.scores + uint64_t{in_call} * call.stride,
+          call.candidates == nullptr ? Visible(call.step, call.row + in_call, call.ratio)
+                                     : call.candidate_counts[in_call]};
+}
+__device__ uint32_t WantedOf(const SelectCall& call) { return call.topk; }
+
+__device__ BlockTops ValuesOf(const PoolCall& call, uint32_t in_call) {
+  // The newest block, which alone may be short, is always in the pool.
+  const uint32_t newest = call.step.positions[call.row + in_call] / call.block;
+  return {call.scores + uint64_t{in_call} * call.stride, call.block, newest};
+}
+__device__ uint32_t WantedOf(const PoolCall& call) { return call.blocks_max - 1; }
+
+// ---- The best of many --------------------------------------------------------------------------
+
+struct Listed {
+  float value;
+  uint32_t place;
+};
+// Where a row has several parts: of each a list, and how many it would have to hold.
+struct Lists {
+  Listed* listed;    // [rows][parts][kGatheredMax]
+  uint32_t* counts;  // [rows][parts]
+  uint32_t parts;
+};
+
+// What somewhat more than the `wanted` largest values reach, by a sample: a thread looks at `each`
+// values, two or four, anywhere in its 1,024th of all, and the largest counts.
+template <typename Values>
+__device__ float SampledReach(const Values& values, uint32_t wanted, uint32_t each,
+                              SelectRoom& room) {
+  __shared__ float largest[kSelectThreads];
+  const uint32_t all = each * kSelectThreads, apart = max(1u, values.count / all);
+  float own = -INFINITY;
 #pragma unroll
-  for (uint32_t i = 0; i < kOfLane; ++i) sum += own[i] = room.counts[top - i];
-  uint32_t seen = sum;
-  for (uint32_t step = 1; step < 32; step *= 2) {
-    const uint32_t before = __shfl_up_sync(kAll, seen, step);
-    if (lane >= step) seen += before;
+  for (uint32_t k = 0; k < 4; ++k) {
+    if (k >= each) break;
+    const uint32_t i = threadIdx.x * each + k;
+    const auto begin = static_cast<uint32_t>(uint64_t{i} * values.count / all);
+    own = fmaxf(own, values[begin + i * 2654435761u % apart]);
   }
-  if (seen < left || seen - sum >= left) return;
-  seen -= sum;
-  uint32_t i = 0;
-  while (seen + own[i] < left) seen += own[i++];
-  room.bucket = top - i;
-  room.above = seen;
+  largest[threadIdx.x] = own;
+  __syncthreads();
+  // So many of the sample are expected to belong to those wanted, and more by chance.
+  const float expected = static_cast<float>(wanted) * all / static_cast<float>(values.count);
+  float others = fmaxf(0, 1 - (expected + 4 * sqrtf(expected) + 4) / all);
+  for (uint32_t k = 1; k < each; k *= 2) others *= others;
+  const uint32_t rank =
+      min(kSelectThreads, static_cast<uint32_t>(kSelectThreads * (1 - others)) + 1);
+  const uint32_t order = CutOf(Scores{largest, kSelectThreads}, kSelectThreads, rank, room).order;
+  return __uint_as_float((order >> 31) != 0 ? order & 0x7fffffff : ~order);
 }
 
-// How many of values[0, count) reach the value that the `wanted`-th largest has: `*above` are
-// larger than it. Returns its order. wanted < count.
-__device__ uint32_t Threshold(const float* values, uint32_t count, uint32_t wanted,
-                              SelectRoom& room, uint32_t* above) {
-  uint32_t prefix = 0, left = wanted;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    for (uint32_t i = threadIdx.x; i < 256; i += kSelectThreads) room.counts[i] = 0;
-    __syncthreads();
-    const uint32_t mask = shift == 24 ? 0 : 0xffffffffu << (shift + 8);
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
-      const uint32_t order = OrderedOf(values[i]);
-      if ((order & mask) != prefix) continue;
-      // Most scores share a few exponents: one of those that meet counts for all.
-      const uint32_t bucket = order >> shift & 255;
-      const uint32_t same = __match_any_sync(__activemask(), bucket);
-      if (threadIdx.x % 32 == __ffs(same) - 1) atomicAdd(&room.counts[bucket], __popc(same));
-    }
-    __syncthreads();
-    if (threadIdx.x < 32) FindBucket(room, left);
-    __syncthreads();
-    prefix |= room.bucket << shift;
-    left -= room.above;
-    __syncthreads();
-  }
-  *above = wanted - left;
-  return prefix;
-}
-
-// Calls put(i, place) for the `wanted` largest of values[0, count), places ascending with i.
-template <typename Put>
-__device__ void TakeLargest(const float* values, uint32_t count, uint32_t wanted, SelectRoom& room,
-                            Put&& put) {
-  constexpr uint32_t kAll = 0xffffffff, kEach = 8;  // Neighbours of a thread at a time.
-  uint32_t above = 0;
-  const uint32_t threshold = Threshold(values, count, wanted, room, &above);
-  uint32_t equal_left = wanted - above;  // Of those equal to it, the first so many.
-  uint32_t placed = 0;
+// Calls put(i, place) for values[begin, end) that may be among the `wanted` largest of all, places
+// ascending with i, up to kGatheredMax. Returns how many there are. begin < end. `each`: the
+// sample's.
+template <typename Values, typename Put>
+__device__ uint32_t GatherPart(const Values& values, uint32_t wanted, uint32_t begin, uint32_t end,
+                               uint32_t each, SelectRoom& room, Put&& put) {
+  constexpr uint32_t kEach = Values::kEach, kVector = Values::kVector;
+  constexpr uint32_t kOfWarp = 32 * kEach, kTurn = kWarps * kOfWarp;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  // Both counts in one word: larger in the low half, equal in the high.
-  const auto scanned = [&](uint32_t counts) {
-    for (uint32_t step = 1; step < 32; step *= 2) {
-      const uint32_t before = __shfl_up_sync(kAll, counts, step);
-      if (lane >= step) counts += before;
-    }
-    return counts;
-  };
-  for (uint32_t begin = 0; begin < count; begin += kSelectThreads * kEach) {
-    const uint32_t first = begin + threadIdx.x * kEach;
-    uint32_t orders[kEach], own = 0;
+  uint32_t first = begin + warp * kOfWarp + lane * kVector, gathered = 0, turn = 0;
+  float next[2][kEach];  // Of this turn and the one after.
+  const auto load = [&](uint32_t at, float(&to)[kEach]) {
 #pragma unroll
-    for (uint32_t k = 0; k < kEach; ++k) {
-      orders[k] = first + k < count ? OrderedOf(values[first + k]) : 0;
-      const bool equal = orders[k] == threshold && first + k < count;
-      own += (orders[k] > threshold ? 1u : 0u) + (equal ? 1u << 16 : 0u);
-    }
-    const uint32_t in_warp = scanned(own);
-    if (lane == 31) room.warps[warp] = in_warp;
-    __syncthreads();
-    const uint32_t of_warps = scanned(room.warps[lane]);
-    const uint32_t all = __shfl_sync(kAll, of_warps, 31);
-    const uint32_t warps_before = __shfl_sync(kAll, of_warps, warp == 0 ? 0 : warp - 1);
-    const uint32_t before = in_warp - own + (warp == 0 ? 0 : warps_before);
-    uint32_t larger_before = before & 0xffff, equal_before = before >> 16;
+    for (uint32_t v = 0; v < kEach / kVector; ++v, at += 32 * kVector) {
+      if (at + kVector <= end) {
+        values.Load(at, to + v * kVector);
+      } else {
 #pragma unroll
-    for (uint32_t k = 0; k < kEach; ++k) {
-      const bool larger = orders[k] > threshold;
-      const bool equal = orders[k] == threshold && first + k < count;
-      if (larger || (equal && equal_before < equal_left)) {
-        put(first + k, placed + larger_before + min(equal_before, equal_left));
+        for (uint32_t k = 0; k < kVector; ++k) {
+          to[v * kVector + k] = at + k < end ? values[at + k] : NAN;
+        }
       }
-      larger_before += larger ? 1 : 0;
-      equal_before += equal ? 1 : 0;
     }
-    const uint32_t equal_taken = min(all >> 16, equal_left);
-    placed += (all & 0xffff) + equal_taken;
-    equal_left -= equal_taken;
-    __syncthreads();
+  };
+  load(first, next[0]);  // On their way while the sample is looked at.
+  load(first + kTurn, next[1]);
+  const float reach = SampledReach(values, wanted, each, room);
+  const auto take = [&](float(&own)[kEach]) {
+    uint32_t hits = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < kEach; ++k) hits |= own[k] >= reach ? 1u << k : 0;
+    load(first + 2 * kTurn, own);
+    // Of each vector, in 16 bits: how many the warp's threads have up to this one, and in all.
+    uint32_t sum = 0, all = 0;
+    if (__any_sync(kAll, hits != 0)) {
+#pragma unroll
+      for (uint32_t v = 0; v < kEach / kVector; ++v) {
+        sum += __popc(hits >> v * kVector & ((1u << kVector) - 1)) << 16 * v;
+      }
+      sum = SumUpTo(sum);
+      all = __shfl_sync(kAll, sum, 31);
+    }
+    const Sums sums = SumsOfWarps((all & 0xffff) + (all >> 16), room.warps[turn]);
+    if (hits != 0) {
+      uint32_t place = gathered + sums.before;
+#pragma unroll
+      for (uint32_t v = 0; v < kEach / kVector; ++v) {
+        const uint32_t of_vector = hits >> v * kVector & ((1u << kVector) - 1);
+        uint32_t to = place + (sum >> 16 * v & 0xffff) - __popc(of_vector);
+#pragma unroll
+        for (uint32_t k = 0; k < kVector; ++k) {
+          if ((of_vector >> k & 1) == 0) continue;
+          if (to < kGatheredMax) put(first + v * 32 * kVector + k, to);
+          ++to;
+        }
+        place += all >> 16 * v & 0xffff;
+      }
+    }
+    gathered += sums.all;
+    first += kTurn;
+    turn ^= 1;
+  };
+  for (uint32_t at = begin; at < end; at += 2 * kTurn) {
+    take(next[0]);
+    if (at + kTurn < end) take(next[1]);
   }
+  return gathered;
 }
 
-__global__ __launch_bounds__(kSelectThreads) void Select(SelectCall call) {
+template <typename Call>
+__global__ __launch_bounds__(kSelectThreads) void Gather(Call call, Lists lists) {
   WaitForEarlier();
   LetNextBegin();
   __shared__ SelectRoom room;
-  const uint32_t in_call = blockIdx.x, row = call.row + in_call;
-  int32_t* selected = call.selected + uint64_t{row} * call.topk;
-  const uint32_t visible = Visible(call.step, row, call.ratio);
-  const uint32_t count = call.candidates == nullptr ? visible : call.candidate_counts[in_call];
-  const uint32_t* candidates =
-      call.candidates == nullptr ? nullptr : call.candidates + uint64_t{in_call} * call.stride;
-  if (visible <= call.topk || count <= call.topk) {
-    for (uint32_t i = threadIdx.x; i < call.topk; i += kSelectThreads) {
-      const bool real = visible <= call.topk ? i < visible : i < count;
-      const uint32_t entry =
-          visible <= call.topk || candidates == nullptr || !real ? i : candidates[i];
-      selected[i] = real ? static_cast<int32_t>(entry) : -1;
-    }
-    return;
-  }
-  TakeLargest(call.scores + uint64_t{in_call} * call.stride, count, call.topk, room,
-              [&](uint32_t i, uint32_t place) {
-                selected[place] = static_cast<int32_t>(candidates == nullptr ? i : candidates[i]);
-              });
+  const auto values = ValuesOf(call, blockIdx.y);
+  if (values.count <= kFewMax) return;
+  constexpr uint32_t kTurn = kSelectThreads * decltype(values)::kEach;
+  const uint32_t turns = (values.count + kTurn - 1) / kTurn;
+  const uint32_t of_part = (turns + lists.parts - 1) / lists.parts * kTurn;
+  const uint32_t begin = blockIdx.x * of_part, end = min(values.count, begin + of_part);
+  const uint32_t list = blockIdx.y * lists.parts + blockIdx.x;
+  Listed* const listed = lists.listed + uint64_t{list} * kGatheredMax;
+  const auto put = [&](uint32_t i, uint32_t place) { listed[place] = {values[i], i}; };
+  // Many blocks that look at the same sample stand in each other's way.
+  const uint32_t each = lists.parts > 16 ? 2 : 4;
+  const uint32_t count =
+      begin < end ? GatherPart(values, WantedOf(call), begin, end, each, room, put) : 0;
+  if (threadIdx.x == 0) lists.counts[list] = count;
 }
 
-// ---- The best of very many ---------------------------------------------------------------------
-
-// A sample says about where the last of the best lies; blocks collect what reaches it; one block
-// takes the best of these. When the sample misled, the slow way: Select.
-constexpr uint32_t kSample = 4096, kCollectedMax = 8192, kCollectThreads = 256;
-
-struct Collected {  // Of a row.
-  float threshold;
-  uint32_t count;
+// What one block takes the best of: few values, or the lists of a row.
+struct BestRoom {
+  SelectRoom select;
+  uint32_t starts[kPartsMax + 1];  // Of the lists, one after the other.
 };
+constexpr uint32_t kBestShared = kGatheredMax * (sizeof(float) + sizeof(uint32_t));
 
-__global__ __launch_bounds__(kSelectThreads) void SampleThreshold(SelectCall call,
-                                                                  Collected* collected) {
-  WaitForEarlier();
-  LetNextBegin();
-  __shared__ SelectRoom room;
-  __shared__ float sample[kSample];
-  const uint32_t in_call = blockIdx.x;
-  const uint32_t count = Visible(call.step, call.row + in_call, call.ratio);
-  const float* scores = call.scores + uint64_t{in_call} * call.stride;
-  if (count < kSelectManyFrom) {
-    if (threadIdx.x == 0) collected[in_call] = {INFINITY, 0};
-    return;
-  }
-  for (uint32_t i = threadIdx.x; i < kSample; i += kSelectThreads) {
-    // One of every so many, anywhere among them: keys may have a period.
-    const uint32_t many = count / kSample;
-    sample[i] = scores[i * many + i * 2654435761u % many];
+// The lists of row `in_call` in order, as values and their places. Returns how many there are, or
+// would be if they fitted.
+__device__ uint32_t ReadLists(const Lists& lists, uint32_t in_call, BestRoom& room, float* values,
+                              uint32_t* places) {
+  const uint32_t parts = lists.parts, own = threadIdx.x;
+  const uint32_t sum = SumUpTo(own < parts ? lists.counts[in_call * parts + own] : 0);
+  const Sums sums = SumsOfWarps(__shfl_sync(kAll, sum, 31), room.select.warps[0]);
+  if (own == 0) room.starts[0] = 0;
+  if (own < parts) room.starts[own + 1] = sums.before + sum;
+  __syncthreads();
+  const uint32_t count = room.starts[parts];
+  if (count > kGatheredMax) return count;
+  constexpr uint32_t kEach = 4;  // On their way at a time.
+  for (uint32_t begin = threadIdx.x; begin < count; begin += kEach * kSelectThreads) {
+    Listed listed[kEach];
+#pragma unroll
+    for (uint32_t k = 0; k < kEach; ++k) {
+      const uint32_t i = min(begin + k * kSelectThreads, count - 1);
+      uint32_t part = 0;
+#pragma unroll
+      for (uint32_t step = 128; step > 0; step /= 2) {
+        if (part + step < parts && room.starts[part + step] <= i) part += step;
+      }
+      listed[k] =
+          lists.listed[(uint64_t{in_call} * parts + part) * kGatheredMax + i - room.starts[part]];
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < kEach; ++k) {
+      const uint32_t i = begin + k * kSelectThreads;
+      if (i >= count) break;
+      values[i] = listed[k].value;
+      places[i] = listed[k].place;
+    }
   }
   __syncthreads();
-  const float expected = static_cast<float>(call.topk) * kSample / static_cast<float>(count);
-  const uint32_t rank = min(kSample - 1, static_cast<uint32_t>(expected + 4 * sqrtf(expected) + 4));
-  uint32_t above = 0;
-  const uint32_t order = Threshold(sample, kSample, rank, room, &above);
-  if (threadIdx.x == 0) {
-    const uint32_t bits = (order >> 31) != 0 ? order & 0x7fffffff : ~order;
-    collected[in_call] = {__uint_as_float(bits), 0};
-  }
+  return count;
 }
 
-__global__ void Collect(SelectCall call, Collected* collected, uint64_t* places) {
-  WaitForEarlier();
-  LetNextBegin();
-  const uint32_t in_call = blockIdx.y;
-  const uint32_t count = Visible(call.step, call.row + in_call, call.ratio);
-  const float threshold = collected[in_call].threshold;
-  if (count < kSelectManyFrom) return;
-  const float* scores = call.scores + uint64_t{in_call} * call.stride;
-  for (uint32_t i = blockIdx.x * kCollectThreads + threadIdx.x; i < count;
-       i += gridDim.x * kCollectThreads) {
-    const float score = scores[i];
-    if (score < threshold) continue;
-    const uint32_t at = atomicAdd(&collected[in_call].count, 1);
-    if (at < kCollectedMax) {
-      places[uint64_t{in_call} * kCollectedMax + at] =
-          uint64_t{OrderedOf(score)} << 32 | (0xffffffffu - i);
+// Calls put(i, place) for the `wanted` largest values of row `in_call`, places ascending with i.
+// 0 < wanted < values.count.
+template <typename Values, typename Put>
+__device__ void TakeBest(const Values& values, uint32_t wanted, const Lists& lists,
+                         uint32_t in_call, Put&& put) {
+  extern __shared__ float few[];  // Values, or those of the lists and then their places.
+  __shared__ BestRoom room;
+  if (values.count <= kFewMax) {
+#pragma unroll
+    for (uint32_t i = 0; i < kFewMax; i += kSelectThreads) {
+      if (i + threadIdx.x < values.count) few[i + threadIdx.x] = values[i + threadIdx.x];
     }
-  }
-}
-
-// The best of what was collected: ranks above the topk-th, then sorted by place.
-__global__ __launch_bounds__(kSelectThreads) void SelectCollected(SelectCall call,
-                                                                  const Collected* collected,
-                                                                  const uint64_t* places) {
-  WaitForEarlier();
-  LetNextBegin();
-  __shared__ SelectRoom room;
-  __shared__ uint32_t taken[1024];
-  extern __shared__ float values[];  // The collected scores, in no order.
-  const uint32_t in_call = blockIdx.x, row = call.row + in_call;
-  const uint32_t visible = Visible(call.step, row, call.ratio);
-  int32_t* selected = call.selected + uint64_t{row} * call.topk;
-  const float* scores = call.scores + uint64_t{in_call} * call.stride;
-  const uint32_t count = collected[in_call].count;
-  if (visible <= call.topk) {
-    for (uint32_t i = threadIdx.x; i < call.topk; i += kSelectThreads) {
-      selected[i] = i < visible ? static_cast<int32_t>(i) : -1;
-    }
-    return;
-  }
-  const auto put = [&](uint32_t i, uint32_t place) { selected[place] = static_cast<int32_t>(i); };
-  if (count < call.topk || count > kCollectedMax || call.topk > 1024) {
-    TakeLargest(scores, visible, call.topk, room, put);
-    return;
-  }
-  const uint64_t* ranks = places + uint64_t{in_call} * kCollectedMax;
-  for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
-    const uint32_t order = static_cast<uint32_t>(ranks[i] >> 32);
-    const uint32_t bits = (order >> 31) != 0 ? order & 0x7fffffff : ~order;
-    values[i] = __uint_as_float(bits);
-  }
-  __syncthreads();
-  uint32_t above = 0;
-  const uint32_t threshold =
-      count == call.topk ? 0 : Threshold(values, count, call.topk, room, &above);
-  // Those above the threshold, and of its equals, which are few, the first places.
-  __shared__ uint64_t equals[kSelectThreads];
-  const uint32_t equal_wanted = call.topk - above;
-  if (threadIdx.x == 0) room.total = room.bucket = 0;
-  __syncthreads();
-  for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
-    const uint32_t order = static_cast<uint32_t>(ranks[i] >> 32);
-    if (count == call.topk || order > threshold) {
-      taken[atomicAdd(&room.total, 1)] = 0xffffffffu - static_cast<uint32_t>(ranks[i]);
-    } else if (order == threshold) {
-      const uint32_t at = atomicAdd(&room.bucket, 1);
-      if (at < kSelectThreads) equals[at] = ranks[i];
-    }
-  }
-  __syncthreads();
-  const uint32_t equal_count = room.bucket;
-  if (equal_count > kSelectThreads) {
     __syncthreads();
-    TakeLargest(scores, visible, call.topk, room, put);
+    TakeLargest(Scores{few, values.count}, values.count, wanted, room.select, put);
     return;
   }
-  if (threadIdx.x < equal_count && count != call.topk) {
-    uint32_t before = 0;
-    for (uint32_t k = 0; k < equal_count; ++k) before += equals[k] > equals[threadIdx.x] ? 1 : 0;
-    if (before < equal_wanted) {
-      taken[atomicAdd(&room.total, 1)] = 0xffffffffu - static_cast<uint32_t>(equals[threadIdx.x]);
-    }
+  auto* places = reinterpret_cast<uint32_t*>(few + kGatheredMax);
+  uint32_t count = 0;
+  if (lists.parts == 1) {
+    count = GatherPart(values, wanted, 0, values.count, 4, room.select,
+                       [&](uint32_t i, uint32_t place) {
+                         few[place] = values[i];
+                         places[place] = i;
+                       });
+    __syncthreads();
+  } else {
+    count = ReadLists(lists, in_call, room, few, places);
   }
-  __syncthreads();
-  for (uint32_t i = threadIdx.x; i < call.topk; i += kSelectThreads) {
-    const uint32_t entry = taken[i];
-    uint32_t place = 0;
-    for (uint32_t k = 0; k < call.topk; ++k) place += taken[k] < entry ? 1 : 0;
-    selected[place] = static_cast<int32_t>(entry);
+  if (count < wanted || count > kGatheredMax) {
+    TakeLargest(values, values.count, wanted, room.select, put);
+    return;
   }
+  TakeLargest(Scores{few, count}, count, wanted, room.select,
+              [&](uint32_t i, uint32_t place) { put(places[i], place); });
 }
 
-// Of a row's blocks the best scores; the newest block comes before all others.
-__global__ void BlockTops(PoolCall call) {
+__global__ __launch_bounds__(kSelectThreads) void SelectBest(SelectCall call, Lists lists) {
   WaitForEarlier();
   LetNextBegin();
-  const uint32_t in_call = blockIdx.y;
-  const uint32_t visible = call.step.positions[call.row + in_call] + 1;
-  const uint32_t blocks = (visible + call.block - 1) / call.block;
-  const float* scores = call.scores + uint64_t{in_call} * call.stride;
-  for (uint32_t b = blockIdx.x * blockDim.x + threadIdx.x; b < blocks;
-       b += gridDim.x * blockDim.x) {
-    float top = INFINITY;
-    if (b + 1 < blocks) {
-      top = scores[b * call.block];
-      for (uint32_t i = 1; i < call.block; ++i) top = fmaxf(top, scores[b * call.block + i]);
+  const uint32_t in_call = blockIdx.x, row = call.row + in_call;
+  int32_t* selected = call.selected + uint64_t{row} * call.topk;
+  const uint32_t visible = Visible(call.step, row, call.ratio);
+  // Without scores when all that is visible is taken.
+  const uint32_t* candidates = call.candidates == nullptr || visible <= call.topk
+                                   ? nullptr
+                                   : call.candidates + uint64_t{in_call} * call.stride;
+  const Scores values = ValuesOf(call, in_call);
+  const uint32_t count = candidates == nullptr ? visible : values.count;
+  const auto put = [&](uint32_t i, uint32_t place) {
+    selected[place] = static_cast<int32_t>(candidates == nullptr ? i : candidates[i]);
+  };
+  if (count > call.topk) {
+    TakeBest(values, call.topk, lists, in_call, put);
+    return;
+  }
+  for (uint32_t i = threadIdx.x; i < call.topk; i += kSelectThreads) {
+    if (i < count) {
+      put(i, i);
+    } else {
+      selected[i] = -1;
     }
-    call.tops[uint64_t{in_call} * call.tops_stride + b] = top;
   }
 }
 
 // Candidates of a row: the entries of the best blocks.
-__global__ __launch_bounds__(kSelectThreads) void Pool(PoolCall call) {
+__global__ __launch_bounds__(kSelectThreads) void PoolBest(PoolCall call, Lists lists) {
   WaitForEarlier();
   LetNextBegin();
-  __shared__ SelectRoom room;
   const uint32_t in_call = blockIdx.x, row = call.row + in_call;
+  const BlockTops tops = ValuesOf(call, in_call);
   const uint32_t visible = call.step.positions[row] + 1;
-  const uint32_t blocks = (visible + call.block - 1) / call.block;
-  const float* tops = call.tops + uint64_t{in_call} * call.tops_stride;
+  const uint32_t taken = min(tops.count + 1, call.blocks_max);
+  const uint32_t entries = (taken - 1) * call.block + visible - tops.count * call.block;
   uint32_t* candidates = call.candidates + uint64_t{row} * call.blocks_max * call.block;
-  const uint32_t taken = min(blocks, call.blocks_max);
-  // The last block is among them, and alone may be short.
-  if (threadIdx.x == 0) {
-    call.candidate_counts[row] = taken * call.block - (blocks * call.block - visible);
-  }
+  if (threadIdx.x == 0) call.candidate_counts[row] = entries;
+  // First the first entry of each block, where it belongs.
   const auto put = [&](uint32_t b, uint32_t place) {
-    for (uint32_t i = 0; i < call.block; ++i) {
-      const uint32_t entry = b * call.block + i;
-      if (entry < visible) candidates[place * call.block + i] = entry;
-    }
+    candidates[place * call.block] = b * call.block;
   };
-  if (blocks <= call.blocks_max) {
-    for (uint32_t b = threadIdx.x; b < blocks; b += kSelectThreads) put(b, b);
-    return;
+  if (taken == tops.count + 1) {
+    for (uint32_t b = threadIdx.x; b < tops.count; b += kSelectThreads) put(b, b);
+  } else if (taken > 1) {
+    TakeBest(tops, taken - 1, lists, in_call, put);
   }
-  TakeLargest(tops, blocks, call.blocks_max, room, put);
+  if (threadIdx.x == 0) put(tops.count, taken - 1);
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < entries; i += kSelectThreads) {
+    const uint32_t of_block = i % call.block;
+    if (of_block != 0) candidates[i] = candidates[i - of_block] + of_block;
+  }
+}
+
+// Lists in `room` for `rows` rows of up to `count` values, as many parts as are of use.
+template <typename Values>
+Lists ListsIn(void* room, uint32_t rows, uint64_t count) {
+  constexpr uint64_t kTurn = kSelectThreads * Values::kEach;
+  const auto turns = static_cast<uint32_t>((count + kTurn - 1) / kTurn);
+  // One block is as fast with four turns, as others would have to be waited for.
+  const uint32_t parts = turns <= 4 ? 1 : max(1u, min(turns, kPartsMax / rows));
+  auto* listed = static_cast<Listed*>(room);
+  return {listed, reinterpret_cast<uint32_t*>(listed + kPartsMax * kGatheredMax), parts};
+}
+
+// `best` takes the best of each row of up to `count` values, after others gathered for it.
+template <typename Values, typename Call>
+cudaError_t QueueBest(void (*best)(Call, Lists), const Call& call, uint64_t count,
+                      cudaStream_t stream) {
+  const Lists lists = ListsIn<Values>(call.room, call.rows, count);
+  if (lists.parts > 1) {
+    const cudaError_t error = QueueNext(
+        Gather<Call>, {dim3(lists.parts, call.rows), kSelectThreads}, stream, call, lists);
+    if (error != cudaSuccess) return error;
+  }
+  return QueueNext(best, {call.rows, kSelectThreads, kBestShared}, stream, call, lists);
 }
 
 }  // namespace
 
-uint64_t SelectRoomBytes(uint32_t rows) {
-  return rows * (sizeof(Collected) + kCollectedMax * sizeof(uint64_t));
+uint64_t SelectRoomBytes() {
+  return kPartsMax * (kGatheredMax * sizeof(Listed) + sizeof(uint32_t));
 }
 
 cudaError_t LaunchSelect(const SelectCall& call, cudaStream_t stream) {
   if (call.rows == 0) return cudaSuccess;
-  if (call.room != nullptr && call.candidates == nullptr && call.scores != nullptr &&
-      call.entries_max >= kSelectManyFrom) {
-    auto* places = static_cast<uint64_t*>(call.room);
-    auto* collected = reinterpret_cast<Collected*>(places + uint64_t{call.rows} * kCollectedMax);
-    cudaError_t error =
-        QueueNext(SampleThreshold, {call.rows, kSelectThreads}, stream, call, collected);
-    if (error != cudaSuccess) return error;
-    const uint32_t blocks = max(1u, 132 * 8 / call.rows);
-    error = QueueNext(Collect, {dim3(blocks, call.rows), kCollectThreads}, stream, call, collected,
-                      places);
-    if (error != cudaSuccess) return error;
-    return QueueNext(SelectCollected, {call.rows, kSelectThreads, kCollectedMax * sizeof(float)},
-                     stream, call, collected, places);
-  }
-  return QueueNext(Select, {call.rows, kSelectThreads}, stream, call);
+  const cudaError_t ready = AllowShared<SelectBest>(kBestShared);
+  if (ready != cudaSuccess) return ready;
+  return QueueBest<Scores>(SelectBest, call, call.entries_max, stream);
 }
 
 cudaError_t LaunchPool(const PoolCall& call, cudaStream_t stream) {
   if (call.rows == 0) return cudaSuccess;
-  constexpr uint32_t kThreads = 256, kMultiprocessors = 132;
-  const uint64_t blocks = (call.stride / call.block + kThreads) / kThreads;
-  const auto across = static_cast<uint32_t>(
-      min(blocks, static_cast<uint64_t>(max(1u, 4 * kMultiprocessors / call.rows))));
-  const cudaError_t error = QueueNext(BlockTops, {dim3(across, call.rows), kThreads}, stream, call);
-  if (error != cudaSuccess) return error;
-  return QueueNext(Pool, {call.rows, kSelectThreads}, stream, call);
+  const cudaError_t ready = AllowShared<PoolBest>(kBestShared);
+  if (ready != cudaSuccess) return ready;
+  return QueueBest<BlockTops>(PoolBest, call, call.entries_max / call.block, stream);
 }
 
 }  // namespace reprise::engine::cuda

@@ -391,39 +391,5 @@ TEST_F(V41Shapes, IndexScoresAreTheSameBytesAloneAndAsCandidates) {
   }
 }
 
-TEST_F(V41Shapes, TheBestAreSelectedAscendingTiesByPlace) {
-  Prng prng(12);
-  for (const uint32_t count : {513u, 900u, 4096u, 70'001u, 300'000u}) {
-    SCOPED_TRACE(count);
-    std::vector<float> values(count);
-    for (float& value : values) {  // Many ties.
-      value =
-          static_cast<float>(static_cast<int>(prng.Below(count < 5000 ? 200 : 30'000)) - 100) / 8;
-    }
-    MakeStep(count - 1, 1, count - 1);
-    const OnDevice<float> scores(values);
-    const OnDevice<int32_t> selected(512);
-    const OnDevice<std::byte> room(SelectRoomBytes(1));
-    Must(CudaStatus(LaunchSelect({.step = step_,
-                                  .ratio = 1,
-                                  .rows = 1,
-                                  .scores = scores.data(),
-                                  .stride = count,
-                                  .topk = 512,
-                                  .selected = selected.data(),
-                                  .room = room.data(),
-                                  .entries_max = count},
-                                 nullptr),
-                    "selection"));
-    std::vector<uint32_t> order(count);
-    for (uint32_t i = 0; i < count; ++i) order[i] = i;
-    std::stable_sort(order.begin(), order.end(),
-                     [&](uint32_t a, uint32_t b) { return values[a] > values[b]; });
-    std::vector<int32_t> want(order.begin(), order.begin() + 512);
-    std::sort(want.begin(), want.end());
-    EXPECT_TRUE(selected.Get() == want);
-  }
-}
-
 }  // namespace
 }  // namespace reprise::engine::cuda::test

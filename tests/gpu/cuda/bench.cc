@@ -341,7 +341,7 @@ class Bench {
       const DeviceMemory weights = Must(DeviceMemory::Allocate(rows * 32 * 2));
       const DeviceMemory scores = Must(DeviceMemory::Allocate(rows * tokens * 4));
       const DeviceMemory selected = Must(DeviceMemory::Allocate(rows * kTopk * 4));
-      const DeviceMemory room = Must(DeviceMemory::Allocate(SelectRoomBytes(rows)));
+      const DeviceMemory room = Must(DeviceMemory::Allocate(SelectRoomBytes()));
       FillBf16(queries.data(), rows * 32 * 128, 3, 2, stream_.get());
       FillBf16(weights.data(), rows * 32, 4, 1, stream_.get());
       const ScoreCall call{.step = step,

@@ -456,15 +456,16 @@ class SmallBench {
     const uint64_t rows = rows_;
     const uint32_t block = config_.candidate_block_size, most = config_.candidate_topk_blocks;
     const OnDevice<uint32_t> positions(std::vector<uint32_t>(rows, kTokens - 1));
-    const Values scores = Floats(rows * kTokens), tops = Floats(rows * (kTokens / block + 1));
+    const Values scores = Floats(rows * kTokens);
+    const OnDevice<std::byte> room(SelectRoomBytes());
     const OnDevice<uint32_t> candidates(rows * most * block), counts(rows);
     Measure("pool of 2,048 blocks of 1M", 4.0 * rows_ * (kTokens + most * block), 0, [&](int) {
       return LaunchPool({.step = {.rows = rows_, .positions = positions.data()},
                          .rows = rows_,
                          .scores = scores.floats(),
                          .stride = kTokens,
-                         .tops = tops.floats(),
-                         .tops_stride = kTokens / block + 1,
+                         .room = room.data(),
+                         .entries_max = kTokens,
                          .block = block,
                          .blocks_max = most,
                          .candidates = candidates.data(),

@@ -1,5 +1,5 @@
-// The kernels around attention against their references: norms, rotations, window rows, global KV,
-// index queries and the candidate pool, in calls of several sequences.
+// The kernels around attention against their references: norms, rotations, window rows, global KV
+// and index queries, in calls of several sequences.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -451,49 +451,6 @@ TEST(Kernels, EntriesAreWrittenAsCodesAndNothingElseIs) {
   }
   main.Expect();
   index.Expect();
-}
-
-TEST(Kernels, PoolsHoldTheBestBlocksAndTheNewest) {
-  RP_NEEDS_DEVICE();
-  const struct { uint32_t block, blocks_max; } cases[] = {{8, 5}, {8, 2048}, {3, 20}, {1, 64}};
-  for (const auto& c : cases) {
-    for (const auto& list : AwkwardSteps()) {
-      const RandomStep step(list, 0, {}, 18);
-      SCOPED_TRACE(Rows(step) + ", blocks of " + std::to_string(c.block));
-      const uint32_t stride = 1008;
-      // A part of the call's rows, as where scores do not fit all at once.
-      const uint32_t row = step.rows() / 3, rows = step.rows() - row;
-      Prng prng(19);
-      Floats scores(size_t{rows} * stride);
-      for (float& score : scores) {  // Many ties, and negative ones.
-        score = static_cast<float>(static_cast<int>(prng.Below(400)) - 200) / 16;
-      }
-      const uint32_t of_row = c.block * c.blocks_max, tops_stride = stride / c.block + 1;
-      const OnDevice<float> device_scores(scores), tops(size_t{rows} * tops_stride);
-      const OnDevice<uint32_t> candidates(size_t{step.rows()} * of_row), counts(step.rows());
-      Launched(LaunchPool({.step = step.view(),
-                           .row = row,
-                           .rows = rows,
-                           .scores = device_scores.data(),
-                           .stride = stride,
-                           .tops = tops.data(),
-                           .tops_stride = tops_stride,
-                           .block = c.block,
-                           .blocks_max = c.blocks_max,
-                           .candidates = candidates.data(),
-                           .candidate_counts = counts.data()},
-                          nullptr));
-      const std::vector<uint32_t> got = candidates.Get(), got_counts = counts.Get();
-      for (uint32_t i = 0; i < rows; ++i) {
-        const std::vector<uint32_t> want = reference::Pool(
-            RowOf(scores, i, stride).first(step.positions[row + i] + 1), c.block, c.blocks_max);
-        ASSERT_EQ(got_counts[row + i], want.size()) << "row " << row + i;
-        const auto have = RowOf(got, row + i, of_row);
-        ASSERT_TRUE(std::equal(want.begin(), want.end(), have.begin())) << "row " << row + i;
-      }
-      for (uint32_t i = 0; i < row; ++i) ASSERT_EQ(got_counts[i], 0xffffffff);
-    }
-  }
 }
 
 }  // namespace
