@@ -57,12 +57,14 @@ class OnDevice {
  public:
   explicit OnDevice(size_t count) : memory_(Must(DeviceMemory::Allocate(count * sizeof(T)))) {
     Must(CudaStatus(cudaMemset(memory_.data(), 0xff, count * sizeof(T)), "poison"));
+    Settle();
   }
   explicit OnDevice(const std::vector<T>& values) : OnDevice(values.size()) { Put(values); }
   void Put(const std::vector<T>& values) {
     Must(CudaStatus(cudaMemcpy(memory_.data(), values.data(), values.size() * sizeof(T),
                                cudaMemcpyHostToDevice),
                     "put"));
+    Settle();
   }
   std::vector<T> Get() const {
     std::vector<T> values(memory_.bytes() / sizeof(T));
@@ -73,6 +75,10 @@ class OnDevice {
   T* data() const { return memory_.as<T>(); }
 
  private:
+  // Streams that do not wait for the default one see it from here on: both calls above may return
+  // before the device is done.
+  void Settle() { Must(CudaStatus(cudaStreamSynchronize(cudaStreamLegacy), "settle")); }
+
   DeviceMemory memory_;
 };
 
