@@ -82,16 +82,20 @@ void BenchModel(double read_gb_per_s) {
     RP_CHECK(cudaProfilerStop() == cudaSuccess);
     return best;
   };
+  // A step of decode: the last of so many rows.
+  const auto last_of = [&](uint32_t length) {
+    return Segment{.memory = memory(0, length),
+                   .tokens = std::span(tokens).first(length),
+                   .first = length - 1,
+                   .write_from = length - 1,
+                   .encoder_from = length - 128,
+                   .decoder_first = length - 1,
+                   .decoder_from = length - 128,
+                   .logits_from = length - 1};
+  };
   double short_step = 0;
   for (const uint32_t length : {1u << 12, 1u << 17, 1u << 20}) {
-    const Segment segment{.memory = memory(0, length),
-                          .tokens = std::span(tokens).first(length),
-                          .first = length - 1,
-                          .write_from = length - 1,
-                          .encoder_from = length - 128,
-                          .decoder_first = length - 1,
-                          .decoder_from = length - 128,
-                          .logits_from = length - 1};
+    const Segment segment = last_of(length);
     const double seconds = time({&segment, 1}, logits, 8);
     if (short_step == 0) short_step = seconds;
     std::printf("| decode, one sequence at %u | %.0f us | %.2f of the first | | | at most 1.35 |\n",
@@ -101,14 +105,7 @@ void BenchModel(double read_gb_per_s) {
   for (const SamplingOptions& options :
        {SamplingOptions(), SamplingOptions{.temperature = 0.8, .top_p = 0.95}}) {
     constexpr uint32_t kLength = 1 << 12;
-    const Segment segment{.memory = memory(0, kLength),
-                          .tokens = std::span(tokens).first(kLength),
-                          .first = kLength - 1,
-                          .write_from = kLength - 1,
-                          .encoder_from = kLength - 128,
-                          .decoder_first = kLength - 1,
-                          .decoder_from = kLength - 128,
-                          .logits_from = kLength - 1};
+    const Segment segment = last_of(kLength);
     LogitRow row{.draw = Sampler(options).DrawAt(kLength)};
     double best = 1e9;
     for (int i = 0; i < 8; ++i) {
