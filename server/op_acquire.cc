@@ -225,11 +225,7 @@ const Connection::OpenNamespace* Accept(Connection* connection, const wire::Fram
     FailedOperation::Start(connection, header, Outcome::kInvalid);
     return nullptr;
   }
-  const Connection::OpenNamespace* opened = connection->FindNamespace(view->fixed.namespace_id);
-  if (opened == nullptr) {
-    FailedOperation::Start(connection, header, Outcome::kWrongNamespace);
-  }
-  return opened;
+  return NamespaceOf(connection, header, view->fixed.namespace_id);
 }
 
 }  // namespace

@@ -145,11 +145,9 @@ void StartLookup(Connection* connection, const wire::FrameHeader& header, ConstB
     FailedOperation::Start(connection, header, Outcome::kInvalid);
     return;
   }
-  const Connection::OpenNamespace* opened = connection->FindNamespace(view.fixed.namespace_id);
-  if (opened == nullptr) {
-    FailedOperation::Start(connection, header, Outcome::kWrongNamespace);
-    return;
-  }
+  const Connection::OpenNamespace* opened =
+      NamespaceOf(connection, header, view.fixed.namespace_id);
+  if (opened == nullptr) return;
   (new LookupOperation(connection, header, opened->index, view))->Start();
 }
 

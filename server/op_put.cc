@@ -186,11 +186,9 @@ void StartPut(Connection* connection, const wire::FrameHeader& header, ConstByte
     FailedOperation::Start(connection, header, Outcome::kInvalid);
     return;
   }
-  const Connection::OpenNamespace* opened = connection->FindNamespace(view.fixed.namespace_id);
-  if (opened == nullptr) {
-    FailedOperation::Start(connection, header, Outcome::kWrongNamespace);
-    return;
-  }
+  const Connection::OpenNamespace* opened =
+      NamespaceOf(connection, header, view.fixed.namespace_id);
+  if (opened == nullptr) return;
   if (view.fixed.inline_data != 0) {
     (new InlinePut(connection, header, view, *opened))->Start();
     return;

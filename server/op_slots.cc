@@ -130,11 +130,9 @@ void StartSlotAcquire(Connection* connection, const wire::FrameHeader& header, C
     FailedOperation::Start(connection, header, Outcome::kInvalid);
     return;
   }
-  const Connection::OpenNamespace* opened = connection->FindNamespace(view.fixed.namespace_id);
-  if (opened == nullptr) {
-    FailedOperation::Start(connection, header, Outcome::kWrongNamespace);
-    return;
-  }
+  const Connection::OpenNamespace* opened =
+      NamespaceOf(connection, header, view.fixed.namespace_id);
+  if (opened == nullptr) return;
   const Found found = FindLender(connection);
   if (found.lender == nullptr) {
     FailedOperation::Start(connection, header, found.outcome);

@@ -218,11 +218,9 @@ void StartWindowPut(Connection* connection, const wire::FrameHeader& header, Con
     FailedOperation::Start(connection, header, Outcome::kInvalid);
     return;
   }
-  const Connection::OpenNamespace* opened = connection->FindNamespace(view.fixed.namespace_id);
-  if (opened == nullptr) {
-    FailedOperation::Start(connection, header, Outcome::kWrongNamespace);
-    return;
-  }
+  const Connection::OpenNamespace* opened =
+      NamespaceOf(connection, header, view.fixed.namespace_id);
+  if (opened == nullptr) return;
   if (!in_frame && !StagingSlotsFit(*connection, view, connection->shard().facts().record_bytes)) {
     FailedOperation::Start(connection, header, Outcome::kInvalid);
     return;
@@ -241,11 +239,8 @@ void StartWindowRead(Connection* connection, const wire::FrameHeader& header, Co
     FailedOperation::Start(connection, header, Outcome::kInvalid);
     return;
   }
-  const Connection::OpenNamespace* opened = connection->FindNamespace(fixed.namespace_id);
-  if (opened == nullptr) {
-    FailedOperation::Start(connection, header, Outcome::kWrongNamespace);
-    return;
-  }
+  const Connection::OpenNamespace* opened = NamespaceOf(connection, header, fixed.namespace_id);
+  if (opened == nullptr) return;
   const bool lease = static_cast<wire::Opcode>(header.opcode) == wire::Opcode::kWindowAcquire;
   if (lease && (connection->shard().facts().arena == nullptr || !connection->local())) {
     FailedOperation::Start(connection, header, Outcome::kUnsupported);
@@ -260,11 +255,9 @@ void StartWindowFetch(Connection* connection, const wire::FrameHeader& header, C
     FailedOperation::Start(connection, header, Outcome::kInvalid);
     return;
   }
-  const Connection::OpenNamespace* opened = connection->FindNamespace(fixed.request.namespace_id);
-  if (opened == nullptr) {
-    FailedOperation::Start(connection, header, Outcome::kWrongNamespace);
-    return;
-  }
+  const Connection::OpenNamespace* opened =
+      NamespaceOf(connection, header, fixed.request.namespace_id);
+  if (opened == nullptr) return;
   if (!connection->stream().rdma()) {
     FailedOperation::Start(connection, header, Outcome::kUnsupported);
     return;

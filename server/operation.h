@@ -89,6 +89,15 @@ class FailedOperation final : public Operation {
   using Operation::Operation;
 };
 
+// The namespace that a request names. Null when the connection has not opened it: the request has
+// then been answered.
+inline const Connection::OpenNamespace* NamespaceOf(Connection* connection,
+                                                    const wire::FrameHeader& request, uint32_t id) {
+  const Connection::OpenNamespace* opened = connection->FindNamespace(id);
+  if (opened == nullptr) FailedOperation::Start(connection, request, Outcome::kWrongNamespace);
+  return opened;
+}
+
 // The keys of a request, dealt to the shards that own them, in order within each shard. The
 // original order comes back by walking the keys again with a cursor for each shard.
 class KeyDeal {
