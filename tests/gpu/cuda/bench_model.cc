@@ -19,6 +19,38 @@ namespace reprise::engine::cuda::bench {
 
 using test::Must;
 
+namespace {
+
+// Host microseconds of a call that blocks: the best of several.
+template <typename Call>
+double BestTime(const Call& call) {
+  double best = 1e12;
+  for (int i = 0; i < 8; ++i) {
+    const Instant begin = SystemClock().Now();
+    Must(call());
+    best = std::min(best, static_cast<double>(SystemClock().Now() - begin) / 1e3);
+  }
+  return best;
+}
+
+}  // namespace
+
+void BenchChoices(Engine& engine, const Segment& last, std::span<const DraftRequest> requests) {
+  for (const SamplingOptions& options :
+       {SamplingOptions(), SamplingOptions{.temperature = 0.8, .top_p = 0.95}}) {
+    const size_t length = last.tokens.size();
+    LogitRow row{.draw = Sampler(options).DrawAt(length)};
+    const double time = BestTime([&] { return engine.ForwardRows({&last, 1}, {&row, 1}); });
+    std::printf("| decode at %zu, the %s token instead of logits | %.0f us | | | | |\n", length,
+                options.temperature == 0 ? "likeliest" : "drawn", time);
+  }
+  for (const size_t count : {size_t{1}, requests.size()}) {
+    std::vector<DraftResult> results(count);
+    const double time = BestTime([&] { return engine.Draft(requests.first(count), results); });
+    std::printf("| drafts of %zu sequences | %.0f us | | | | |\n", count, time);
+  }
+}
+
 // The whole model with random weights: every layer's real dimensions, as many routed experts as
 // fit beside the rest, Engram tables of fewer rows.
 void BenchModel(double read_gb_per_s) {
@@ -102,35 +134,11 @@ void BenchModel(double read_gb_per_s) {
                 length, seconds * 1e6, seconds / short_step);
   }
   // Of steps, mostly the token alone is wanted, drawn where the logits are.
-  for (const SamplingOptions& options :
-       {SamplingOptions(), SamplingOptions{.temperature = 0.8, .top_p = 0.95}}) {
-    constexpr uint32_t kLength = 1 << 12;
-    const Segment segment = last_of(kLength);
-    LogitRow row{.draw = Sampler(options).DrawAt(kLength)};
-    double best = 1e9;
-    for (int i = 0; i < 8; ++i) {
-      const Instant begin = SystemClock().Now();
-      Must(engine->ForwardRows({&segment, 1}, {&row, 1}));
-      best = std::min(best, static_cast<double>(SystemClock().Now() - begin) / 1e9);
-    }
-    std::printf("| decode at %u, the %s token instead of logits | %.0f us | | | | |\n", kLength,
-                options.temperature == 0 ? "likeliest" : "drawn", best * 1e6);
+  std::vector<DraftRequest> requests;
+  for (uint32_t s = 0; s < kSequences; ++s) {
+    requests.push_back({.memory = memory(s, 1 << 12), .length = 4000, .token = tokens[s]});
   }
-  // Drafts of five tokens, from windows of random codes.
-  for (const uint32_t count : {1u, kSequences}) {
-    std::vector<DraftRequest> requests;
-    for (uint32_t s = 0; s < count; ++s) {
-      requests.push_back({.memory = memory(s, 1 << 12), .length = 4000, .token = tokens[s]});
-    }
-    std::vector<DraftResult> results(count);
-    double best = 1e9;
-    for (int i = 0; i < 8; ++i) {
-      const Instant begin = SystemClock().Now();
-      Must(engine->Draft(requests, results));
-      best = std::min(best, static_cast<double>(SystemClock().Now() - begin) / 1e9);
-    }
-    std::printf("| drafts of %u sequences | %.0f us | | | | |\n", count, best * 1e6);
-  }
+  BenchChoices(*engine, last_of(1 << 12), requests);
 
   // Replays: 128 rows through the encoder, alone and sixteen at once.
   const uint32_t length = 1 << 17;

@@ -188,12 +188,15 @@ void BenchSharded() {
                 time({&segment, 1}, one, 8));
   }
   std::vector<Segment> decodes, replays;
+  std::vector<DraftRequest> requests;
   for (uint32_t s = 0; s < kSequences; ++s) {
+    requests.push_back({.memory = sequences[s].lent(), .length = kLength - 5, .token = tokens[s]});
     decodes.push_back(rows(s, kLength, kLength - 1, kLength - 1, kLength - 1));
     replays.push_back(rows(s, kLength, kLength - 128, kLength, kLength));
   }
   std::printf("| decode, %u sequences at %u | %.0f us | | | | |\n", kSequences, kLength,
               time(decodes, logits, 8));
+  BenchChoices(engine, decodes[0], requests);
   std::printf("| encoder replay of 128 rows | %.0f us | | | | |\n",
               time({replays.data(), 1}, {}, 5));
   std::printf("| sixteen of them | %.0f us | | | | |\n", time(replays, {}, 3));
