@@ -42,26 +42,9 @@ absl::Status CudaEngine::Draft(std::span<const DraftRequest> requests,
   RP_TRY(CheckDraftRequests(*this, requests, results));
   if (requests.empty()) return absl::OkStatus();
   cudaGraphExec_t graph = nullptr;
-  RP_TRY(PrepareDrafts(requests, &graph));
-  ++counters_.draft_steps;
-  RP_TRY(graph == nullptr ? RunDrafts() : graphs_.Launch(graph, stream_.get()));
-  return TakeDrafts(results);
-}
-
-absl::Status CudaEngine::DraftLogits(std::span<const DraftRequest> requests,
-                                     std::span<float> base) {
-  cudaGraphExec_t graph = nullptr;
   RP_TRY(Meet(PrepareDrafts(requests, &graph)));
   ++counters_.draft_steps;
   RP_TRY(graph == nullptr ? RunDrafts() : graphs_.Launch(graph, stream_.get()));
-  RP_TRY(CopyLogits(0, step_.encoder.view.rows, base.data()));
-  return stream_.Wait();
-}
-
-absl::Status CudaEngine::ChooseDrafts(std::span<const float> base, std::span<DraftResult> results) {
-  RP_CUDA_TRY(cudaMemcpyAsync(work_.draft_base.data(), base.data(), base.size_bytes(),
-                              cudaMemcpyHostToDevice, stream_.get()));
-  RP_TRY(QueueDraftChoices(work_.draft_base));
   return TakeDrafts(results);
 }
 
@@ -106,7 +89,8 @@ absl::Status CudaEngine::PrepareDrafts(std::span<const DraftRequest> requests,
 
 absl::Status CudaEngine::RunDrafts() {
   RP_TRY(RunDraftStages());
-  return place_.shard.alone() ? QueueDraftChoices(work_.logits) : absl::OkStatus();
+  RP_TRY(JoinLogits(step_.encoder.view.rows));
+  return QueueDraftChoices();
 }
 
 absl::Status CudaEngine::RunDraftStages() {
@@ -131,7 +115,7 @@ absl::Status CudaEngine::RunDraftStages() {
 
 // The sequential part: each draft corrects the logits of the next by a low-rank bigram. Tokens lie
 // [drafts][requests], and those of a draft say which embeddings the next one's product reads.
-absl::Status CudaEngine::QueueDraftChoices(const DeviceMemory& base) {
+absl::Status CudaEngine::QueueDraftChoices() {
   const ModelConfig& c = config_;
   const DraftDevice& weights = *weights_.draft;
   const uint32_t count = step_.encoder.view.parts;
@@ -147,7 +131,7 @@ absl::Status CudaEngine::QueueDraftChoices(const DeviceMemory& base) {
                               .rows = count,
                               .gather = previous},
                              stream_.get()));
-    RP_CUDA_TRY(LaunchChoose({.logits = Floats(base) + uint64_t{k} * c.vocab_size,
+    RP_CUDA_TRY(LaunchChoose({.logits = Floats(WholeLogits()) + uint64_t{k} * c.vocab_size,
                               .stride = uint64_t{c.draft_block} * c.vocab_size,
                               .corrections = Floats(work_.corrections),
                               .rows = count,

@@ -166,15 +166,15 @@ absl::Status CudaEngine::Allocate() {
       {&work_.engram, rows * engram_inputs * 2},
       {&work_.engram_kv, engram_inputs == 0 ? 0 : rows * 5 * c.hidden_size * 2},
       {&work_.taps, rows * taps * c.hidden_size * 2},
-      {&work_.logits, rows * weights_.head_tokens.count * 4},
+      {&work_.logits, rows * WidestLogits() * 4},
       {&work_.corrections, drafted * c.vocab_size * 4},
       {&work_.draft_inputs,
        drafted * c.draft_block * AlignUp(c.hidden_size + c.draft_markov_rank, 64) * 2},
-      {&work_.draft_base, parts == 0 ? 0 : drafted * c.draft_block * c.vocab_size * 4},
       {&work_.chosen, chosen_bytes},
       {&work_.part, parts == 0 ? 0 : (rows + parts) * c.hidden_size * 4},
-      {&work_.gathered,
-       parts * std::max((rows + parts) * c.hidden_size * 4, rows * engram_inputs * 2)},
+      {&work_.gathered, parts * std::max({(rows + parts) * c.hidden_size * 4,
+                                          rows * engram_inputs * 2, WidestLogits() * 4})},
+      {&work_.joined_logits, parts == 0 ? 0 : rows * c.vocab_size * 4},
   };
   for (const auto& one : wanted) {
     RP_ASSIGN(*one.memory, DeviceMemory::Allocate(one.bytes));
@@ -288,7 +288,6 @@ absl::Status CudaEngine::ForwardRows(std::span<const Segment> batch, std::span<L
 absl::Status CudaEngine::Prepare(std::span<const Segment> batch, std::span<const LogitRow> rows,
                                  cudaGraphExec_t* graph) {
   const bool choose = Chooses(rows);
-  RP_CHECK(!choose || place_.shard.alone());
   RP_TRY(Begin(batch, choose ? static_cast<uint32_t>(rows.size()) : 0));
   for (size_t i = 0; choose && i < rows.size(); ++i) step_.draws_host[i] = rows[i].draw;
   RP_TRY(step_.Copy(stream_.get()));
@@ -359,7 +358,8 @@ absl::Status CudaEngine::Run(bool choose) {
   if (weights_.draft.has_value()) RP_TRY(WriteDraftContext(half));
   if (step_.logit_row_count > 0) RP_TRY(Logits(half));
   if (!choose) return absl::OkStatus();
-  return CudaStatus(LaunchChoose({.logits = Floats(work_.logits),
+  RP_TRY(JoinLogits(step_.logit_row_count));
+  return CudaStatus(LaunchChoose({.logits = Floats(WholeLogits()),
                                   .stride = config_.vocab_size,
                                   .rows = step_.logit_row_count,
                                   .vocab = config_.vocab_size,

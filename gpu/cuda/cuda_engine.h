@@ -8,6 +8,7 @@
 #include "gpu/cuda/cuda_memory.h"
 #include "gpu/cuda/device.h"
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/linear_layout.h"
 #include "gpu/cuda/shard.h"
 #include "gpu/cuda/step_graphs.h"
 #include "gpu/cuda/step_upload.h"
@@ -32,7 +33,7 @@ struct CudaEngineOptions {
 // are device memory. Forward queues all steps on one stream and waits for the last.
 //
 // As a rank among others it has its part of the weights (weights.h), and all KV. Its ForwardRows,
-// DraftLogits and RunLayer are then called on all ranks with the same rows, each by a thread of its
+// Draft and RunLayer are then called on all ranks with the same rows, each by a thread of its
 // own on its device. One that fails after the ranks met leaves the others waiting on their devices,
 // until their communicators are cut off.
 class CudaEngine final : public Engine {
@@ -50,17 +51,12 @@ class CudaEngine final : public Engine {
   const LiveWindowLayout& window_layout() const override { return windows_; }
   std::string_view backend() const override { return "cuda/sm90"; }
   uint32_t rows_max() const override { return rows_max_; }
-  // A rank among others has a part of each row's logits, and chooses no tokens.
+  // A rank among others gives its columns of logits that are asked for, and the same tokens as all.
   absl::Status ForwardRows(std::span<const Segment> batch, std::span<LogitRow> rows) override;
   absl::Status Draft(std::span<const DraftRequest> requests,
                      std::span<DraftResult> results) override;
   EngineCounters counters() const override { return counters_; }
 
-  // The two halves of Draft for ranks: what the stages give, `base`
-  // [requests][draft_block][vocab_size], of which a rank fills the columns of its tokens; and the
-  // choices one after the other, which one rank then makes for the same requests.
-  absl::Status DraftLogits(std::span<const DraftRequest> requests, std::span<float> base);
-  absl::Status ChooseDrafts(std::span<const float> base, std::span<DraftResult> results);
   EngineMemory& memory() const override { return *memory_; }
   CudaMemory& device_memory() const { return *memory_; }
   absl::Status EnterThread() override { return memory_->MakeCurrent(); }
@@ -98,12 +94,12 @@ class CudaEngine final : public Engine {
     DeviceMemory tickets;  // The router's.
     DeviceMemory inner, expert_out, shared_inner, shared_out;
     DeviceMemory engram, engram_kv, taps, logits;
-    // Of drafts: what corrects the logits of one row of each request; what confidence follows from;
-    // of a rank, the logits of all.
-    DeviceMemory corrections, draft_inputs, draft_base;
+    // Of drafts: what corrects the logits of one row of each request; what confidence follows from.
+    DeviceMemory corrections, draft_inputs;
     DeviceMemory chosen;  // Tokens [rows_max], then confidences.
     DeviceMemory frequencies[2];
-    DeviceMemory part, gathered;  // Of several ranks: sums before they are added.
+    // Of several ranks: sums before they are added; what all gave; the logits of all.
+    DeviceMemory part, gathered, joined_logits;
   };
 
   CudaEngine(const ModelGeometry& geometry, const CudaEngineOptions& options);
@@ -152,7 +148,7 @@ class CudaEngine final : public Engine {
   absl::Status WriteDecoderSource();
   absl::Status WriteDraftContext(const HalfStep& half);
   absl::Status RunDraftStages();
-  absl::Status QueueDraftChoices(const DeviceMemory& base);
+  absl::Status QueueDraftChoices();
   absl::Status Logits(const HalfStep& half);
   float* Confidences() const { return Floats(work_.chosen) + AlignUp(rows_max_, 64); }
 
@@ -161,6 +157,14 @@ class CudaEngine final : public Engine {
   float* OwnPart(uint32_t rows);
   absl::Status SumOverRanks(uint32_t rows);
   absl::Status LookUpEngram(const EngramDevice& engram, const uint64_t* table_rows, uint32_t rows);
+  // All columns of the rows' logits on every rank, in WholeLogits.
+  absl::Status JoinLogits(uint32_t rows);
+  uint64_t WidestLogits() const {
+    return place_.shard.LargestPart(config_.vocab_size, kTileOutputs);
+  }
+  const DeviceMemory& WholeLogits() const {
+    return place_.shard.alone() ? work_.logits : work_.joined_logits;
+  }
   // This rank's columns of some rows' logits, [rows][vocab_size] on the host.
   absl::Status CopyLogits(uint32_t first, uint32_t rows, float* to);
 

@@ -1,5 +1,7 @@
 // What the ranks of a model give one another: sums after attention and after the experts, rows of
 // Engram's tables, columns of logits.
+#include <algorithm>
+
 #include "gpu/cuda/communicator.h"
 #include "gpu/cuda/cuda_engine.h"
 
@@ -73,6 +75,32 @@ absl::Status CudaEngine::LookUpEngram(const EngramDevice& engram, const uint64_t
   return CudaStatus(
       LaunchJoinParts(Bits(work_.gathered), ranks, count, Bits(work_.engram), stream_.get()),
       "Engram's rows");
+}
+
+// Each gives as many columns as the widest part has, in pieces of rows that fit, and copies those
+// of every rank to their places.
+absl::Status CudaEngine::JoinLogits(uint32_t rows) {
+  if (place_.shard.alone()) return absl::OkStatus();
+  const uint32_t ranks = place_.shard.ranks;
+  const uint64_t widest = WidestLogits() * sizeof(float);
+  const uint64_t own_width = weights_.head_tokens.count * sizeof(float);
+  const uint64_t vocab = config_.vocab_size, pitch = vocab * sizeof(float);
+  const uint64_t rows_at_once = work_.gathered.bytes() / (ranks * widest);
+  for (uint64_t first = 0, count = 0; first < rows; first += count) {
+    count = std::min(rows - first, rows_at_once);
+    const uint64_t part_bytes = count * widest;
+    RP_TRY(place_.communicator->AllGather(work_.logits.data() + first * own_width,
+                                          work_.gathered.data(), part_bytes, stream_.get()));
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      const Shard::Part tokens = Shard{.rank = rank, .ranks = ranks}.PartOf(vocab, kTileOutputs);
+      const uint64_t width = tokens.count * sizeof(float);
+      std::byte* const to =
+          work_.joined_logits.data() + first * pitch + tokens.first * sizeof(float);
+      RP_CUDA_TRY(cudaMemcpy2DAsync(to, pitch, work_.gathered.data() + rank * part_bytes, width,
+                                    width, count, cudaMemcpyDeviceToDevice, stream_.get()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CudaEngine::CopyLogits(uint32_t first, uint32_t rows, float* to) {

@@ -24,6 +24,11 @@ struct Shard {
     const auto begin = [&](uint64_t of) { return std::min(total, units * of / ranks * unit); };
     return {begin(rank), begin(rank + 1) - begin(rank)};
   }
+  // No rank's part is larger.
+  uint64_t LargestPart(uint64_t total, uint64_t unit = 1) const {
+    const uint64_t units = (total + unit - 1) / unit;
+    return (units + ranks - 1) / ranks * unit;
+  }
 };
 
 // Where the ranks' threads wait for one another before a step is queued: none of them allocates

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "gpu/cuda/device.h"
-#include "gpu/engine/sampler.h"
 
 namespace reprise::engine::cuda {
 namespace {
@@ -139,29 +138,19 @@ absl::Status ShardedCudaEngine::ForwardRows(std::span<const Segment> batch,
                                             std::span<LogitRow> rows) {
   RP_TRY(CheckForward(*this, batch, rows));
   if (batch.empty()) return absl::OkStatus();
-  const size_t vocab = geometry().config.vocab_size;
-  logits_.resize(rows.size() * vocab);
-  std::vector<LogitRow> of_ranks(rows.size());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    of_ranks[i].choose = false;
-    of_ranks[i].logits = rows[i].logits;
-    if (rows[i].choose && rows[i].logits == nullptr) of_ranks[i].logits = &logits_[i * vocab];
-  }
+  const std::vector<LogitRow> wanted(rows.begin(), rows.end());
   const auto lock = memory_->Hold();
-  RP_TRY(OnRanks([&](uint32_t rank) -> absl::Status {
+  return OnRanks([&](uint32_t rank) -> absl::Status {
     engines_[rank]->BeginApart();
     std::vector<Segment> own(batch.size());
     std::vector<std::vector<std::byte*>> blocks(batch.size());
     for (size_t i = 0; i < batch.size(); ++i) {
       RP_ASSIGN(own[i], OnRank(rank, batch[i], &blocks[i]));  // Fails on all ranks or on none.
     }
-    return engines_[rank]->ForwardRows(own, of_ranks);
-  }));
-  return OnRanks([&](uint32_t rank) {
-    for (size_t i = rank; i < rows.size(); i += ranks()) {
-      if (rows[i].choose) rows[i].token = ChooseToken(rows[i].draw, {of_ranks[i].logits, vocab});
-    }
-    return absl::OkStatus();
+    // All choose the same tokens; the first rank's are given.
+    if (rank == 0) return engines_[0]->ForwardRows(own, rows);
+    std::vector<LogitRow> same = wanted;
+    return engines_[rank]->ForwardRows(own, same);
   });
 }
 
@@ -169,20 +158,18 @@ absl::Status ShardedCudaEngine::Draft(std::span<const DraftRequest> requests,
                                       std::span<DraftResult> results) {
   RP_TRY(CheckDraftRequests(*this, requests, results));
   if (requests.empty()) return absl::OkStatus();
-  const ModelConfig& c = geometry().config;
-  logits_.resize(requests.size() * c.draft_block * c.vocab_size);
   const auto lock = memory_->Hold();
-  RP_TRY(OnRanks([&](uint32_t rank) -> absl::Status {
+  return OnRanks([&](uint32_t rank) -> absl::Status {
     engines_[rank]->BeginApart();
     std::vector<DraftRequest> own(requests.begin(), requests.end());
     std::vector<std::vector<std::byte*>> blocks(requests.size());
     for (size_t i = 0; i < requests.size(); ++i) {
       RP_ASSIGN(own[i].memory, memory_->Translated(rank, requests[i].memory, &blocks[i]));
     }
-    return engines_[rank]->DraftLogits(own, logits_);
-  }));
-  return OnRanks([&](uint32_t rank) {
-    return rank == 0 ? engines_[0]->ChooseDrafts(logits_, results) : absl::OkStatus();
+    // As in ForwardRows.
+    if (rank == 0) return engines_[0]->Draft(own, results);
+    std::vector<DraftResult> same(results.size());
+    return engines_[rank]->Draft(own, same);
   });
 }
 

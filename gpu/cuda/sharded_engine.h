@@ -48,7 +48,6 @@ class ShardedCudaEngine final : public Engine {
   uint32_t rows_max() const override { return engines_[0]->rows_max(); }
   EngineMemory& memory() const override { return *memory_; }
   absl::Status EnterThread() override { return engines_[0]->EnterThread(); }
-  // Ranks have parts of a row's logits: tokens are chosen on the host.
   absl::Status ForwardRows(std::span<const Segment> batch, std::span<LogitRow> rows) override;
   absl::Status Draft(std::span<const DraftRequest> requests,
                      std::span<DraftResult> results) override;
@@ -83,8 +82,7 @@ class ShardedCudaEngine final : public Engine {
   std::vector<std::unique_ptr<CudaEngine>> engines_;  // Their graphs go before communicators.
   std::unique_ptr<RankThreads> threads_;
   std::unique_ptr<ShardedMemory> memory_;
-  std::vector<float> logits_;  // Of rows whose token alone is wanted; of drafts.
-  absl::Status broken_;        // Why calls are refused.
+  absl::Status broken_;  // Why calls are refused.
 };
 
 }  // namespace reprise::engine::cuda

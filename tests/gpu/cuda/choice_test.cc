@@ -7,18 +7,6 @@
 namespace reprise::engine::cuda::test {
 namespace {
 
-// Draws of four kinds, by row.
-std::vector<TokenDraw> Draws(uint32_t rows) {
-  std::vector<TokenDraw> draws;
-  for (uint32_t row = 0; row < rows; ++row) {
-    const Sampler sampler({.temperature = row % 4 == 0 ? 0 : 0.4 * (row % 4),
-                           .top_p = row % 2 == 0 ? 0.9 : 1,
-                           .seed = row});
-    draws.push_back(sampler.DrawAt(1000 + row));
-  }
-  return draws;
-}
-
 // ----------------------------------------------------------------------------------
 
 // Eager, captured, replayed; beside logits and without.
@@ -28,7 +16,7 @@ TEST(SamplingEngine, RowsTokensAreThoseOfTheirLogits) {
   CudaEngine& gpu = CudaNano();
   constexpr uint32_t kRows = 19;
   const std::vector<TokenId> tokens = Text(40);
-  const std::vector<TokenDraw> draws = Draws(kRows);
+  const std::vector<TokenDraw> draws = DrawsOfFourKinds(kRows);
   for (int turn = 0; turn < 4; ++turn) {
     TwinSequence sequence(gpu, 128);
     Segment segment = WholeRows(sequence.device(), tokens, 0);

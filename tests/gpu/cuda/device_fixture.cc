@@ -42,6 +42,16 @@ std::vector<TokenId> Text(size_t count) {
   tokens.resize(count);
   return tokens;
 }
+std::vector<TokenDraw> DrawsOfFourKinds(uint32_t rows) {
+  std::vector<TokenDraw> draws;
+  for (uint32_t row = 0; row < rows; ++row) {
+    const Sampler sampler({.temperature = row % 4 == 0 ? 0 : 0.4 * (row % 4),
+                           .top_p = row % 2 == 0 ? 0.9 : 1,
+                           .seed = row});
+    draws.push_back(sampler.DrawAt(1000 + row));
+  }
+  return draws;
+}
 
 std::vector<float> Embedded(std::span<const TokenId> tokens) {
   const ModelConfig& c = NanoGeometry().config;

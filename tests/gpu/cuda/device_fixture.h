@@ -29,6 +29,8 @@ CudaEngine& CudaNano();  // Loaded once.
 
 // Text that the model knows.
 std::vector<TokenId> Text(size_t count);
+// By row: the likeliest token, and draws at three temperatures, some of a nucleus.
+std::vector<TokenDraw> DrawsOfFourKinds(uint32_t rows);
 // The stream of its rows as it begins: [rows][copies][hidden].
 std::vector<float> Embedded(std::span<const TokenId> tokens);
 // Rows from `first` on, all the way and with logits.

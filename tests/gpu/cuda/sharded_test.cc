@@ -8,6 +8,7 @@
 
 #include "client/engine/sequence_memory.h"
 #include "gpu/cuda/sharded_engine.h"
+#include "gpu/engine/sampler.h"
 #include "tests/gpu/cuda/device_fixture.h"
 
 namespace reprise::engine::cuda::test {
@@ -244,6 +245,26 @@ TEST_F(ShardedEngineTest, SavedAndRestoredItGoesOnTheSame) {
     const Held held = HeldBy(*engine_, 0, first.lent());
     EXPECT_TRUE(HeldBy(*engine_, 0, second.lent()) == held);
     EXPECT_TRUE(HeldBy(*engine_, 1, second.lent()) == held);
+  }
+}
+
+// Chosen among the columns of all ranks; in a graph and, of more rows than one takes, without.
+TEST_F(ShardedEngineTest, RowsTokensAreThoseOfTheirLogits) {
+  for (const uint32_t count : {19u, 19u, 19u, 300u}) {
+    const std::vector<TokenId> tokens = Text(count);
+    const std::vector<TokenDraw> draws = DrawsOfFourKinds(count);
+    const auto buffers = Must(SequenceBuffers::Make(*engine_, 512));
+    const Segment segment = WholeRows(buffers.lent(), tokens, 0);
+    std::vector<float> logits(count * vocab_);
+    std::vector<LogitRow> rows(count);
+    for (uint32_t i = 0; i < count; ++i) {
+      rows[i] = {.draw = draws[i], .logits = &logits[i * vocab_], .token = -1};
+    }
+    Must(engine_->ForwardRows({&segment, 1}, rows));
+    for (uint32_t i = 0; i < count; ++i) {
+      const auto own = std::span(logits).subspan(i * vocab_, vocab_);
+      EXPECT_EQ(rows[i].token, ChooseToken(draws[i], own)) << i;
+    }
   }
 }
 
