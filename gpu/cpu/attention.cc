@@ -223,6 +223,9 @@ class RowAttention {
       }
       __builtin_prefetch(place.main_scales, 0, 2);
     }
+    // GCC takes a function that prefetches and nothing else for one without effect, and leaves its
+    // calls out.
+    asm volatile("" ::: "memory");
   }
 
   void Selection(const Task& task, float* decoded, const float** keys, AttentionCall* call) {
