@@ -4,6 +4,7 @@
 // and RP_KERNELS_NAME.
 #include "gpu/cpu/attention_kernels.h"
 #include "gpu/cpu/elementwise_kernels.h"
+#include "gpu/cpu/index_kernels.h"
 #include "gpu/cpu/kernels.h"
 #include "gpu/cpu/matrix_kernels.h"
 #include "gpu/cpu/quantise_kernels.h"
@@ -29,8 +30,8 @@ const Kernels RP_KERNELS_TABLE = {
     .index_tile = KernelIndexTile,
     .index_query = KernelIndexQuery,
     .index_scores = KernelIndexScores,
-    .at_least = KernelAtLeast,
     .block_tops = KernelBlockTops,
+    .largest = KernelLargest,
     .swiglu = KernelSwiglu,
     .compress_pair = KernelCompressPair,
     .mhc_split = KernelMhcSplit,

@@ -54,8 +54,8 @@ struct AttentionCall {
 };
 
 inline constexpr uint32_t kIndexEntries = 32;
-// Of 16 keys: a byte for every value, then for every group of 32 its scale and the sum of its
-// bytes.
+// Of 16 keys: a byte for every value, then for every group of 32 its scale and what its sums start
+// from.
 constexpr size_t IndexTileBytes(uint32_t dim) {
   return kIndexEntries / 16 * (size_t{dim} * 16 + size_t{dim} / 32 * 16 * 8);
 }
@@ -100,10 +100,11 @@ struct Kernels {
   void (*index_scores)(const uint8_t* tile, const uint8_t* queries, const float* weights,
                        uint32_t heads, uint32_t dim, uint32_t rows, float* scores, size_t stride);
 
-  // Indices of values that are `least` or more, ascending; returns how many. No value is NaN.
-  uint32_t (*at_least)(const float* values, uint32_t count, float least, uint32_t* indices);
   // The largest of every `size` values.
   void (*block_tops)(const float* values, uint32_t blocks, uint32_t size, float* tops);
+  // Indices of the `wanted` largest of values[0, count), ascending; of equal ones the first are
+  // in. Returns how many. Any count; values are finite.
+  uint32_t (*largest)(const float* values, uint32_t count, uint32_t wanted, uint32_t* indices);
 
   // bf16(silu(min(a, limit)) * clamp(b, -limit, limit) * weight).
   void (*swiglu)(const float* a, const float* b, float weight, float limit, size_t count, float* y);

@@ -2,7 +2,7 @@
 // (model-facts sections 5.2 to 5.5). Ties go to the lower position.
 #include <bit>
 #include <cmath>
-#include <span>
+#include <vector>
 
 #include "gpu/cpu/step.h"
 
@@ -10,70 +10,86 @@ namespace reprise::engine::cpu {
 namespace {
 
 constexpr uint32_t kRowsOfTask = 16;
-
-// Larger is better: the score, then the lower index.
-uint64_t RankOf(float score, uint32_t index) {
-  const auto bits = std::bit_cast<uint32_t>(score);
-  const uint32_t ordered = (bits & 0x80000000) != 0 ? ~bits : bits | 0x80000000;
-  return (uint64_t{ordered} << 32) | (UINT32_MAX - index);
-}
-
-// The largest of many values. Few are ever ranked: a sample says about where the last of them lies,
-// and one sweep collects what is above.
-class Largest {
- public:
-  explicit Largest(const Kernels& kernels) : kernels_(kernels) {}
-
-  // Indices of the `wanted` largest of values[0, count), ascending; of equal values the first come
-  // in. Valid until the next call.
-  std::span<const uint32_t> Of(const float* values, uint32_t count, uint32_t wanted) {
-    indices_.resize(count);
-    uint32_t found = 0;
-    if (count >= kSampledFrom) {
-      found = kernels_.at_least(values, count, Guess(values, count, wanted), indices_.data());
-    }
-    if (found < wanted) found = kernels_.at_least(values, count, -INFINITY, indices_.data());
-    if (found <= wanted) return {indices_.data(), found};
-
-    ranks_.resize(found);
-    for (uint32_t i = 0; i < found; ++i) ranks_[i] = RankOf(values[indices_[i]], indices_[i]);
-    const auto last = ranks_.begin() + static_cast<ptrdiff_t>(wanted) - 1;
-    std::nth_element(ranks_.begin(), last, ranks_.end(), std::greater<>());
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < found; ++i) {
-      const uint32_t index = indices_[i];
-      if (RankOf(values[index], index) >= *last) indices_[kept++] = index;
-    }
-    return {indices_.data(), kept};
-  }
-
- private:
-  // A value that most probably at least `wanted` of them reach, and not many more.
-  float Guess(const float* values, uint32_t count, uint32_t wanted) {
-    sample_.resize(kSample);
-    for (uint32_t i = 0; i < kSample; ++i) sample_[i] = values[uint64_t{i} * count / kSample];
-    const double expected = static_cast<double>(wanted) * kSample / count;
-    const auto rank = static_cast<uint32_t>(expected + 3 * std::sqrt(expected) + 2);
-    if (rank >= kSample) return -INFINITY;
-    const auto at = sample_.begin() + static_cast<ptrdiff_t>(rank);
-    std::nth_element(sample_.begin(), at, sample_.end(), std::greater<>());
-    return *at;
-  }
-
-  static constexpr uint32_t kSample = 256;
-  static constexpr uint32_t kSampledFrom = 4 * kSample;
-
-  const Kernels& kernels_;
-  std::vector<uint32_t> indices_;
-  std::vector<uint64_t> ranks_;
-  std::vector<float> sample_;
-};
+// Entries whose scores are in the nearest cache when the tops of their blocks are taken.
+constexpr uint32_t kEntriesOfTurn = 4 * kIndexEntries;
+constexpr size_t kNoTiles = SIZE_MAX;
 
 // Rows of one part that are scored together, because they share the decoded keys.
 struct ScoreTask {
   uint32_t part = 0;
   uint32_t row = 0;  // Within the part.
   uint32_t rows = 0;
+};
+
+// Where a task's scores lie: of every row all entries that its last row sees, then the top of every
+// block of them. The odd stride keeps the rows of long texts out of one another's cache sets.
+struct ScoredRows {
+  ScoredRows(const ModelConfig& config, uint32_t visible)
+      : entries(AlignUp(visible, kEntriesOfTurn)),
+        stride(entries + entries / config.candidate_block_size + 16) {}
+  const float* ScoresOf(uint32_t row) const { return values + row * stride; }
+  float* TopsOf(uint32_t row) const { return values + row * stride + entries; }
+  size_t floats() const { return kRowsOfTask * stride; }
+
+  size_t entries, stride;
+  float* values = nullptr;
+};
+
+// The best blocks and entries of a row. Every block ranks by its best entry: so the best entries
+// are in as many best blocks.
+class BestOfRow {
+ public:
+  BestOfRow(const ModelConfig& config, const Kernels& kernels)
+      : kernels_(kernels),
+        size_(config.candidate_block_size),
+        pool_(config.candidate_topk_blocks - 1),
+        topk_(config.index_topk),
+        blocks_(std::max(pool_, topk_) + 1),
+        tops_(blocks_.size()),
+        picks_(blocks_.size()),
+        scores_(blocks_.size() * size_) {}
+
+  // Blocks that may be in the pool or have entries that are taken: all others are worse.
+  void Look(const float* tops, uint32_t blocks) {
+    const uint32_t newest = blocks - 1;
+    count_ = kernels_.largest(tops, newest, std::max(pool_, topk_), blocks_.data());
+    blocks_[count_++] = newest;
+    for (uint32_t i = 0; i < count_; ++i) tops_[i] = tops[blocks_[i]];
+  }
+
+  // The newest, which is always in, and the best of the others: a bit each.
+  void FillPool(uint64_t* words) {
+    uint32_t found = kernels_.largest(tops_.data(), count_ - 1, pool_, picks_.data());
+    picks_[found++] = count_ - 1;
+    for (uint32_t i = 0; i < found; ++i) {
+      const uint32_t block = blocks_[picks_[i]];
+      words[block / 64] |= 1ull << (block % 64);
+    }
+  }
+
+  // REQUIRES: topk entries are visible.
+  void TakeEntries(const float* scores, uint32_t visible, int32_t* selected) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < count_; ++i) {
+      const uint32_t first = blocks_[i] * size_, entries = std::min(size_, visible - first);
+      std::copy_n(scores + first, entries, &scores_[count]);
+      count += entries;
+    }
+    kernels_.largest(scores_.data(), count, topk_, picks_.data());
+    for (uint32_t i = 0; i < topk_; ++i) {
+      const uint32_t place = picks_[i];
+      selected[i] = static_cast<int32_t>(blocks_[place / size_] * size_ + place % size_);
+    }
+  }
+
+ private:
+  const Kernels& kernels_;
+  const uint32_t size_, pool_, topk_;
+  uint32_t count_ = 0;
+  std::vector<uint32_t> blocks_;  // Ascending.
+  std::vector<float> tops_;
+  std::vector<uint32_t> picks_;
+  std::vector<float> scores_;
 };
 
 class Selector {
@@ -89,6 +105,7 @@ class Selector {
   }
 
   void Run() {
+    ExpandKeys();
     std::vector<ScoreTask> tasks;
     for (uint32_t part = 0; part < step_.parts.size(); ++part) {
       for (uint32_t row = 0; row < step_.parts[part].rows; row += kRowsOfTask) {
@@ -163,37 +180,60 @@ class Selector {
     return (Visible(position) + config_.candidate_block_size - 1) / config_.candidate_block_size;
   }
 
+  bool FillsPool() const { return plan_.writes_pool && step_.pool_words > 0; }
+  bool ReadsPool() const { return plan_.reads_pool && step_.pool_words > 0; }
+  bool ScoresAll(uint32_t visible) const {
+    return !ReadsPool() && (visible > config_.index_topk || FillsPool());
+  }
+
+  // Of parts that several tasks score: each key is expanded once for all of them.
+  void ExpandKeys() {
+    struct Tile {
+      uint32_t part, first;
+    };
+    std::vector<Tile> tiles;
+    tiles_from_.assign(step_.parts.size(), kNoTiles);
+    for (uint32_t part = 0; part < step_.parts.size(); ++part) {
+      const Step::Part& p = step_.parts[part];
+      const uint32_t visible = Visible(p.first + p.rows - 1);
+      if (p.rows <= kRowsOfTask || !ScoresAll(visible)) continue;
+      tiles_from_[part] = tiles.size();
+      for (uint32_t first = 0; first < visible; first += kIndexEntries) {
+        tiles.push_back({part, first});
+      }
+    }
+    const size_t bytes = tiles.size() * TileBytes();
+    if (step_.index_tiles.size() < bytes) step_.index_tiles.resize(bytes);
+    machine_.ForRows(static_cast<uint32_t>(tiles.size()), 16,
+                     [&](uint32_t first, uint32_t end, uint32_t) {
+                       for (uint32_t i = first; i < end; ++i) {
+                         const auto [part, entry] = tiles[i];
+                         const Step::Part& p = step_.parts[part];
+                         const uint32_t visible = Visible(p.first + p.rows - 1);
+                         Expand(part, entry, visible, &step_.index_tiles[i * TileBytes()]);
+                       }
+                     });
+  }
+
   void RunTask(const ScoreTask& task, uint32_t worker) {
-    const bool pooled = plan_.reads_pool && step_.pool_words > 0;
-    if (pooled) {
+    if (ReadsPool()) {
       for (uint32_t row = 0; row < task.rows; ++row) PickFromPool(task, row, worker);
       return;
     }
-    const uint32_t last_visible = Visible(PositionOf(task, task.rows - 1));
-    const bool fills_pool = plan_.writes_pool && step_.pool_words > 0;
-    if (last_visible <= config_.index_topk && !fills_pool) {
+    const uint32_t visible = Visible(PositionOf(task, task.rows - 1));
+    if (!ScoresAll(visible)) {
       for (uint32_t row = 0; row < task.rows; ++row) TakeAll(task, row);
       return;
     }
-    const size_t stride = AlignUp(last_visible, kIndexEntries);
-    float* scores = machine_.Scratch(worker, kRowsOfTask * stride + TileFloats());
-    auto* tile = reinterpret_cast<uint8_t*>(scores + kRowsOfTask * stride);
-    for (uint32_t first = 0; first < last_visible; first += kIndexEntries) {
-      uint32_t entries[kIndexEntries];
-      for (uint32_t i = 0; i < kIndexEntries; ++i)
-        entries[i] = std::min(first + i, last_visible - 1);
-      Score(task, 0, task.rows, entries, tile, scores + first, stride);
-    }
-    Largest largest(machine_.kernels);
-    std::vector<float> tops;
-    for (uint32_t row = 0; row < task.rows; ++row) {
-      const float* row_scores = scores + row * stride;
-      if (fills_pool) FillPool(task, row, row_scores, tops, &largest);
-      Pick(task, row, row_scores, &largest);
-    }
+    ScoredRows scored(config_, visible);
+    scored.values = machine_.Scratch(worker, scored.floats() + TileFloats());
+    ScoreAll(task, visible, scored);
+    BestOfRow best(config_, machine_.kernels);
+    for (uint32_t row = 0; row < task.rows; ++row) Pick(task, row, scored, &best);
   }
 
-  size_t TileFloats() const { return IndexTileBytes(config_.index_head_dim) / sizeof(float); }
+  size_t TileBytes() const { return IndexTileBytes(config_.index_head_dim); }
+  size_t TileFloats() const { return TileBytes() / sizeof(float); }
 
   void TakeAll(const ScoreTask& task, uint32_t row) {
     int32_t* selected = &step_.selected[RowOf(task, row) * config_.index_topk];
@@ -203,11 +243,8 @@ class Selector {
     }
   }
 
-  // scores[row * stride + i] of entries[i], for rows [row, row + rows) of the task.
-  void Score(const ScoreTask& task, uint32_t row, uint32_t rows, const uint32_t* entries,
-             uint8_t* tile, float* scores, size_t stride) {
-    const SequenceMemory& memory = step_.parts[task.part].segment->memory;
-    const size_t at = RowOf(task, row);
+  void Expand(uint32_t part, const uint32_t* entries, uint8_t* tile) const {
+    const SequenceMemory& memory = step_.parts[part].segment->memory;
     const uint8_t* codes[kIndexEntries];
     const uint8_t* scales[kIndexEntries];
     for (uint32_t i = 0; i < kIndexEntries; ++i) {
@@ -216,29 +253,60 @@ class Selector {
       scales[i] = place.index_scales;
     }
     machine_.kernels.index_tile(codes, scales, config_.index_head_dim, tile);
+  }
+  // Entries from `first` on; in the place of those that nobody sees yet, the last.
+  void Expand(uint32_t part, uint32_t first, uint32_t visible, uint8_t* tile) const {
+    uint32_t entries[kIndexEntries];
+    for (uint32_t i = 0; i < kIndexEntries; ++i) entries[i] = std::min(first + i, visible - 1);
+    Expand(part, entries, tile);
+  }
+
+  // scores[row * stride + i] of entry i of the tile, for rows [row, row + rows) of the task.
+  void Score(const ScoreTask& task, uint32_t row, uint32_t rows, const uint8_t* tile, float* scores,
+             size_t stride) const {
+    const size_t at = RowOf(task, row);
     machine_.kernels.index_scores(tile, &queries_[at * QueryBytes()],
                                   &head_weights_[at * config_.index_heads], config_.index_heads,
                                   config_.index_head_dim, rows, scores, stride);
   }
 
-  void FillPool(const ScoreTask& task, uint32_t row, const float* scores, std::vector<float>& tops,
-                Largest* largest) {
-    const uint32_t blocks = BlocksOf(PositionOf(task, row));
-    if (blocks == 0) return;
-    tops.resize(blocks);
-    machine_.kernels.block_tops(scores, blocks - 1, config_.candidate_block_size, tops.data());
-    tops[blocks - 1] = INFINITY;  // The newest is always in.
-    uint64_t* words = &step_.pool[RowOf(task, row) * step_.pool_words];
-    for (const uint32_t block : largest->Of(tops.data(), blocks, config_.candidate_topk_blocks)) {
-      words[block / 64] |= 1ull << (block % 64);
+  // Scores of all entries that the task's last row sees, and the tops of their whole blocks.
+  void ScoreAll(const ScoreTask& task, uint32_t visible, const ScoredRows& scored) const {
+    const size_t tiles_from = tiles_from_[task.part];
+    auto* own_tile = reinterpret_cast<uint8_t*>(scored.values + scored.floats());
+    const uint32_t size = config_.candidate_block_size;
+    for (uint32_t turn = 0; turn < visible; turn += kEntriesOfTurn) {
+      for (uint32_t first = turn; first < std::min(visible, turn + kEntriesOfTurn);
+           first += kIndexEntries) {
+        const uint8_t* tile = own_tile;
+        if (tiles_from == kNoTiles) {
+          Expand(task.part, first, visible, own_tile);
+        } else {
+          tile = &step_.index_tiles[(tiles_from + first / kIndexEntries) * TileBytes()];
+        }
+        Score(task, 0, task.rows, tile, scored.values + first, scored.stride);
+      }
+      for (uint32_t row = 0; row < task.rows; ++row) {
+        machine_.kernels.block_tops(scored.ScoresOf(row) + turn, kEntriesOfTurn / size, size,
+                                    scored.TopsOf(row) + turn / size);
+      }
     }
   }
 
-  void Pick(const ScoreTask& task, uint32_t row, const float* scores, Largest* largest) {
+  void Pick(const ScoreTask& task, uint32_t row, const ScoredRows& scored, BestOfRow* best) {
     const uint32_t visible = Visible(PositionOf(task, row));
+    if (visible == 0) return TakeAll(task, row);
+    const size_t at = RowOf(task, row);
+    const uint32_t blocks = BlocksOf(PositionOf(task, row)), newest = blocks - 1;
+    const float* scores = scored.ScoresOf(row);
+    float* tops = scored.TopsOf(row);
+    // The newest may not be whole.
+    tops[newest] =
+        *std::max_element(scores + size_t{newest} * config_.candidate_block_size, scores + visible);
+    best->Look(tops, blocks);
+    if (FillsPool()) best->FillPool(&step_.pool[at * step_.pool_words]);
     if (visible <= config_.index_topk) return TakeAll(task, row);
-    const std::span<const uint32_t> best = largest->Of(scores, visible, config_.index_topk);
-    std::copy(best.begin(), best.end(), &step_.selected[RowOf(task, row) * config_.index_topk]);
+    best->TakeEntries(scores, visible, &step_.selected[at * config_.index_topk]);
   }
 
   // Scores the row's candidates alone: their number does not grow with the text.
@@ -264,14 +332,14 @@ class Selector {
     float* scores = machine_.Scratch(worker, entries.size() + TileFloats());
     auto* tile = reinterpret_cast<uint8_t*>(scores + entries.size());
     for (size_t at = 0; at < count; at += kIndexEntries) {
-      Score(task, row, 1, &entries[at], tile, scores + at, kIndexEntries);
+      Expand(task.part, &entries[at], tile);
+      Score(task, row, 1, tile, scores + at, kIndexEntries);
     }
+    std::vector<uint32_t> best(config_.index_topk);
+    best.resize(machine_.kernels.largest(scores, count, config_.index_topk, best.data()));
     int32_t* selected = &step_.selected[RowOf(task, row) * config_.index_topk];
     std::fill_n(selected, config_.index_topk, -1);
-    Largest largest(machine_.kernels);
-    for (const uint32_t i : largest.Of(scores, count, config_.index_topk)) {
-      *selected++ = static_cast<int32_t>(entries[i]);
-    }
+    for (const uint32_t i : best) *selected++ = static_cast<int32_t>(entries[i]);
   }
 
   Machine& machine_;
@@ -279,8 +347,9 @@ class Selector {
   const LayerPlan& plan_;
   const EntryMap& entries_;
   Step& step_;
-  std::vector<uint8_t> queries_;  // [rows][heads][IndexQueryBytes]
-  Floats head_weights_;           // [rows][heads]
+  std::vector<uint8_t> queries_;    // [rows][heads][IndexQueryBytes]
+  Floats head_weights_;             // [rows][heads]
+  std::vector<size_t> tiles_from_;  // Of a part: its first in the step's index_tiles, or kNoTiles.
 };
 
 }  // namespace

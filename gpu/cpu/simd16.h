@@ -48,8 +48,38 @@ inline void StoreBytes(uint8_t* p, U16 v) {
   memcpy(p, &bytes, sizeof(bytes));
 }
 
+// columns[i]: the i-th of four words from each of sixteen places.
+inline void LoadColumns(const uint8_t* const* places, size_t offset, U16* columns) {
+  typedef uint32_t U4 __attribute__((vector_size(16)));
+  U16 quads[4];  // Of places i, i + 4, i + 8 and i + 12.
+  for (int i = 0; i < 4; ++i) {
+    U4 four[4];
+    for (int j = 0; j < 4; ++j) memcpy(&four[j], places[4 * j + i] + offset, sizeof(U4));
+    const auto low = __builtin_shufflevector(four[0], four[1], 0, 1, 2, 3, 4, 5, 6, 7);
+    const auto high = __builtin_shufflevector(four[2], four[3], 0, 1, 2, 3, 4, 5, 6, 7);
+    quads[i] =
+        __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  }
+  U16 pairs[4];  // Words 0 and 1, then 2 and 3, of the first two quads; and of the other two.
+  for (int i = 0; i < 4; i += 2) {
+    const U16 a = quads[i], b = quads[i + 1];
+    pairs[i] =
+        __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+    pairs[i + 1] =
+        __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const U16 a = pairs[i], b = pairs[i + 2];
+    columns[2 * i] =
+        __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+    columns[2 * i + 1] =
+        __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  }
+}
+
 inline F16 Set(float x) { return F16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 inline U16 SetU(uint32_t x) { return U16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+inline U16 Numbers() { return U16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 inline F16 AsFloat(U16 v) { return (F16)v; }
 inline U16 AsBits(F16 v) { return (U16)v; }
 inline F16 ToFloat(U16 v) { return __builtin_convertvector((I16)v, F16); }  // Below 2^31.
@@ -72,8 +102,13 @@ inline F16 MulAdd(F16 a, F16 b, F16 c) {
   return c;
 #endif
 }
+#if defined(__AVX512F__)
+inline F16 Max(F16 a, F16 b) { return (F16)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b); }
+inline F16 Min(F16 a, F16 b) { return (F16)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b); }
+#else
 inline F16 Max(F16 a, F16 b) { return a > b ? a : b; }
 inline F16 Min(F16 a, F16 b) { return a < b ? a : b; }
+#endif
 inline F16 Abs(F16 a) { return AsFloat(AsBits(a) & SetU(0x7fffffff)); }
 inline U16 SignOf(F16 a) { return AsBits(a) & SetU(0x80000000); }
 
@@ -206,13 +241,20 @@ inline uint32_t AtLeast(F16 a, F16 b) {
 #endif
 }
 
-// The largest of lanes [0, 8), and of [8, 16).
-inline void MaxOfHalves(F16 v, float* low, float* high) {
-  v = Max(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
-  v = Max(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
-  v = Max(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
-  *low = v[0];
-  *high = v[8];
+// The lanes of the mask's bits, one after the other; returns how many.
+inline uint32_t StorePacked(U16 v, uint32_t mask, void* out) {
+  const auto count = static_cast<uint32_t>(__builtin_popcount(mask));
+#if defined(__AVX512F__)
+  const __m512i packed = _mm512_maskz_compress_epi32(static_cast<__mmask16>(mask), (__m512i)v);
+  _mm512_mask_storeu_epi32(out, static_cast<__mmask16>((1u << count) - 1), packed);
+#else
+  auto* to = static_cast<char*>(out);
+  for (; mask != 0; mask &= mask - 1, to += sizeof(uint32_t)) {
+    const uint32_t lane = v[__builtin_ctz(mask)];
+    memcpy(to, &lane, sizeof(lane));
+  }
+#endif
+  return count;
 }
 
 // ---- Over the lanes: lane i with i + 8, then + 4, + 2, + 1
@@ -244,6 +286,53 @@ inline float ReduceMax(F16 v) {
   const float x = c[0] > c[2] ? c[0] : c[2];
   const float y = c[1] > c[3] ? c[1] : c[3];
   return x > y ? x : y;
+}
+
+// ---- Sixteen sums over lanes at once, each by the tree of ReduceAdd
+// ------------------------------
+
+// Of all groups of eight, four or two lanes, of a and then of b, the first half and the second.
+inline F16 FirstEights(F16 a, F16 b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+}
+inline F16 SecondEights(F16 a, F16 b) {
+  return __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30,
+                                 31);
+}
+inline F16 FirstFours(F16 a, F16 b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+}
+inline F16 SecondFours(F16 a, F16 b) {
+  return __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+}
+inline F16 FirstTwos(F16 a, F16 b) {
+  return __builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29);
+}
+inline F16 SecondTwos(F16 a, F16 b) {
+  return __builtin_shufflevector(a, b, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31);
+}
+inline F16 FirstOnes(F16 a, F16 b) {
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+}
+inline F16 SecondOnes(F16 a, F16 b) {
+  return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+}
+// Lane i is the sum of v[i].
+inline F16 ReduceAdd16(const F16* v) {
+  F16 eights[8], fours[4], twos[2];
+  for (int i = 0; i < 8; ++i) {
+    const F16 a = v[2 * i], b = v[2 * i + 1];
+    eights[i] = FirstEights(a, b) + SecondEights(a, b);
+  }
+  for (int i = 0; i < 4; ++i) {
+    const F16 a = eights[2 * i], b = eights[2 * i + 1];
+    fours[i] = FirstFours(a, b) + SecondFours(a, b);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const F16 a = fours[2 * i], b = fours[2 * i + 1];
+    twos[i] = FirstTwos(a, b) + SecondTwos(a, b);
+  }
+  return FirstOnes(twos[0], twos[1]) + SecondOnes(twos[0], twos[1]);
 }
 
 // ---- Rounding ----------------------------------------------------------------------------------

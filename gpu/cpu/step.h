@@ -134,9 +134,10 @@ struct Step {
   Floats attended;  // [rows][heads][dim]
   Floats low;       // [rows][groups][rank]
   Floats low_round;
-  Floats h;      // [rows][hidden] of a sub-layer.
-  Floats mixes;  // [rows][32]
-  Floats past;   // [parts][window - 1][dim]: window keys before the rows.
+  Floats h;                          // [rows][hidden] of a sub-layer.
+  Floats mixes;                      // [rows][32]
+  std::vector<uint8_t> index_tiles;  // Keys of long parts, expanded.
+  Floats past;                       // [parts][window - 1][dim]: window keys before the rows.
   Floats expert_input, expert_gate, expert_up, expert_inner, expert_output;
   Floats inverse_rms;
 

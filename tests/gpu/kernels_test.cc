@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "gpu/formats/number_formats.h"
 #include "gpu/formats/quantisers.h"
@@ -320,22 +321,11 @@ TEST(Kernels, AllSetsGiveTheSameBits) {
   }
 }
 
-TEST(Kernels, SearchingScoresIsThePlainLoop) {
+TEST(Kernels, BlockTopsAreThePlainLoop) {
   Prng prng(10);
-  for (const uint32_t count : {1u, 7u, 15u, 16u, 17u, 31u, 100u, 257u}) {
+  for (const uint32_t count : {1u, 7u, 15u, 16u, 17u, 31u, 100u, 257u, 1000u}) {
     Floats values(count);
     for (float& value : values) value = static_cast<float>(prng.Below(40)) / 8 - 2;
-    for (const float least : {-INFINITY, -2.0f, 0.0f, 1.5f, 3.0f, INFINITY}) {
-      std::vector<uint32_t> want;
-      for (uint32_t i = 0; i < count; ++i) {
-        if (values[i] >= least) want.push_back(i);
-      }
-      for (const Kernels* kernels : RunnableKernels()) {
-        std::vector<uint32_t> found(count);
-        found.resize(kernels->at_least(values.data(), count, least, found.data()));
-        EXPECT_EQ(found, want) << kernels->name << " " << count << " " << least;
-      }
-    }
     for (const uint32_t size : {1u, 3u, 8u, 16u, 24u, 128u}) {
       const uint32_t blocks = count / size;
       Floats want(blocks);
@@ -347,6 +337,35 @@ TEST(Kernels, SearchingScoresIsThePlainLoop) {
         Floats tops(blocks);
         kernels->block_tops(values.data(), blocks, size, tops.data());
         EXPECT_EQ(tops, want) << kernels->name << " " << count << " " << size;
+      }
+    }
+  }
+}
+
+// Few different values, so that many are equal; and many, of both signs.
+TEST(Kernels, LargestAreTheFirstOfAStableSort) {
+  Prng prng(11);
+  for (const uint32_t count : {1u, 7u, 15u, 16u, 17u, 31u, 100u, 257u, 2048u, 20000u}) {
+    for (const uint32_t values_of : {1u, 3u, 40u, 1u << 24}) {
+      Floats values(count);
+      for (float& value : values) {
+        value = (static_cast<float>(prng.Below(values_of)) - static_cast<float>(values_of / 3)) / 8;
+      }
+      std::vector<uint32_t> order(count);
+      std::iota(order.begin(), order.end(), 0u);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](uint32_t a, uint32_t b) { return values[a] > values[b]; });
+      for (const uint32_t wanted : {0u, 1u, 2u, 15u, 64u, 200u, 3000u}) {
+        std::vector<uint32_t> want(order.begin(), order.begin() + std::min(wanted, count));
+        std::sort(want.begin(), want.end());
+        for (const Kernels* kernels : RunnableKernels()) {
+          std::vector<uint32_t> found(want.size() + 1, UINT32_MAX);
+          EXPECT_EQ(kernels->largest(values.data(), count, wanted, found.data()), want.size());
+          EXPECT_EQ(found.back(), UINT32_MAX) << "written past the last";
+          found.pop_back();
+          EXPECT_EQ(found, want) << kernels->name << " " << count << " " << values_of << " "
+                                 << wanted;
+        }
       }
     }
   }
