@@ -77,11 +77,14 @@ constexpr uint32_t kHalvesAtOnce = 2;
 constexpr uint32_t kHalvesAtOnce = 1;
 #endif
 
-// Adds the scores of `kHeads` heads to those of kHalvesAtOnce sixteens of keys. Each q . k is
+constexpr uint32_t kHeadsAtOnce = 4;
+
+// Adds the scores of kHeadsAtOnce heads to those of kHalvesAtOnce sixteens of keys. Each q . k is
 // exact.
-template <uint32_t kHeads>
-inline void AddHeads(const uint8_t* keys, const uint8_t* queries, size_t query_bytes,
-                     const float* weights, uint32_t dim, F16* scores) {
+[[gnu::always_inline]] inline void AddHeads(const uint8_t* keys, const uint8_t* queries,
+                                            const float* weights, uint32_t dim, F16* scores) {
+  constexpr uint32_t kHeads = kHeadsAtOnce;
+  const size_t query_bytes = reprise::engine::cpu::IndexQueryBytes(dim);
   const uint8_t* halves[kHalvesAtOnce];
   F16 dots[kHalvesAtOnce][kHeads];
   for (uint32_t half = 0; half < kHalvesAtOnce; ++half) {
@@ -128,24 +131,19 @@ inline void AddHeads(const uint8_t* keys, const uint8_t* queries, size_t query_b
   }
 }
 
-void KernelIndexScores(const uint8_t* tile, const uint8_t* queries, const float* weights,
-                       uint32_t heads, uint32_t dim, uint32_t rows, float* scores, size_t stride) {
+// Inlined where `dim` is known, so that all of a row is one piece of straight code.
+[[gnu::always_inline]] inline void ScoreRows(const uint8_t* tile, const uint8_t* queries,
+                                             const float* weights, uint32_t heads, uint32_t dim,
+                                             uint32_t rows, float* scores, size_t stride) {
   const size_t query_bytes = reprise::engine::cpu::IndexQueryBytes(dim);
   for (uint32_t row = 0; row < rows; ++row) {
     for (uint32_t half = 0; half < 2; half += kHalvesAtOnce) {
       const uint8_t* keys = tile + half * HalfTileBytes(dim);
       F16 sums[kHalvesAtOnce];
       for (F16& sum : sums) sum = Set(0.0f);
-      for (uint32_t head = 0; head < heads;) {
-        const uint8_t* query = queries + (size_t{row} * heads + head) * query_bytes;
-        const float* weight = weights + size_t{row} * heads + head;
-        if (head + 4 <= heads) {
-          AddHeads<4>(keys, query, query_bytes, weight, dim, sums);
-          head += 4;
-        } else {
-          AddHeads<1>(keys, query, query_bytes, weight, dim, sums);
-          ++head;
-        }
+      for (uint32_t head = 0; head < heads; head += kHeadsAtOnce) {
+        const size_t first = size_t{row} * heads + head;
+        AddHeads(keys, queries + first * query_bytes, weights + first, dim, sums);
       }
       for (uint32_t i = 0; i < kHalvesAtOnce; ++i) {
         // -0 becomes 0: they are a tie.
@@ -153,6 +151,13 @@ void KernelIndexScores(const uint8_t* tile, const uint8_t* queries, const float*
       }
     }
   }
+}
+
+void KernelIndexScores(const uint8_t* tile, const uint8_t* queries, const float* weights,
+                       uint32_t heads, uint32_t dim, uint32_t rows, float* scores, size_t stride) {
+  if (dim == 64) return ScoreRows(tile, queries, weights, heads, 64, rows, scores, stride);
+  if (dim == 128) return ScoreRows(tile, queries, weights, heads, 128, rows, scores, stride);
+  ScoreRows(tile, queries, weights, heads, dim, rows, scores, stride);
 }
 
 // ---- The largest of many

@@ -93,7 +93,8 @@ struct Kernels {
   // are small integers times a power of two, so the products are those of bytes.
   //   index_tile   kIndexEntries keys, by their stored codes and scales, into IndexTileBytes(dim)
   //   index_query  one head's query, by its codes and scales, into IndexQueryBytes(dim)
-  //   index_scores queries [row][heads], weights [row][heads]; scores[row * stride + entry]
+  //   index_scores queries [row][heads], weights [row][heads]; scores[row * stride + entry]; heads
+  //                are a multiple of 4
   void (*index_tile)(const uint8_t* const* codes, const uint8_t* const* scales, uint32_t dim,
                      uint8_t* tile);
   void (*index_query)(const uint8_t* codes, const uint8_t* scales, uint32_t dim, uint8_t* query);
