@@ -1,5 +1,5 @@
-// Attention and index scores at V4.1's shapes: the matrix units against plain sums, on random
-// records, windows and selections of awkward lengths.
+// Attention at V4.1's shapes: the matrix units against plain sums, on random records, windows and
+// selections of awkward lengths.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace reprise::engine::cuda::test {
 namespace {
 
-constexpr uint32_t kDim = 512, kHeads = 64, kIndexDim = 128, kIndexHeads = 32, kEntries = 2048;
+constexpr uint32_t kDim = 512, kHeads = 64, kEntries = 2048;
 constexpr uint32_t kPayload = 128 * 356, kRing = 144;
 
 uint8_t Code(Prng* prng) {
@@ -33,14 +33,7 @@ class V41Shapes : public testing::Test {
       for (uint32_t i = 0; i < 128 * 32; ++i) {
         block[128 * 256 + i] = static_cast<uint8_t>(0x28 + prng.Below(16));
       }
-      for (uint32_t i = 0; i < 128 * 64; ++i) {
-        block[128 * 288 + i] = static_cast<uint8_t>(prng.Below(256));
-      }
-      for (uint32_t i = 0; i < 128 * 4; ++i) {
-        block[128 * 352 + i] = static_cast<uint8_t>(124 + prng.Below(5));
-      }
     }
-    payloads_host_ = payloads;
     payloads_ = std::make_unique<OnDevice<uint8_t>>(payloads);
     std::vector<std::byte*> list;
     for (uint32_t b = 0; b < kEntries / 128; ++b) {
@@ -102,7 +95,6 @@ class V41Shapes : public testing::Test {
     kv_scales_ = std::make_unique<OnDevice<uint8_t>>(scales);
   }
 
-  std::vector<uint8_t> payloads_host_;
   std::unique_ptr<OnDevice<uint8_t>> payloads_, window_, kv_codes_, kv_scales_;
   std::unique_ptr<OnDevice<std::byte*>> blocks_;
   std::unique_ptr<OnDevice<DevicePart>> parts_;
@@ -284,110 +276,6 @@ TEST_F(V41Shapes, AttentionTurnsQueriesItself) {
     call.out = got.data();
     Must(CudaStatus(launch(call, nullptr), "attention"));
     EXPECT_TRUE(got.Get() == want.Get());
-  }
-}
-
-TEST_F(V41Shapes, IndexScoresByTheMatrixUnits) {
-  for (const auto& [first, rows] : {std::pair{2047u, 1u}, {2000u, 9u}, {63u, 2u}, {0u, 5u}}) {
-    SCOPED_TRACE(first);
-    MakeStep(first, rows, 0);
-    // Queries as the quantiser leaves them: E2M1 times a power of two.
-    Prng prng(5);
-    std::vector<uint16_t> queries(rows * kIndexHeads * kIndexDim);
-    for (size_t i = 0; i < queries.size(); ++i) {
-      queries[i] =
-          ToBf16(FromE2m1(static_cast<uint8_t>(prng.Below(16))) * (i / 32 % 3 == 0   ? 0.5f
-                                                                   : i / 32 % 3 == 1 ? 1.0f
-                                                                                     : 2.0f));
-    }
-    const std::vector<uint16_t> weights = RandomBf16(rows * kIndexHeads, 1, 6);
-    const OnDevice<uint16_t> device_queries(queries), device_weights(weights);
-    const auto run = [&](bool one_part) {
-      const OnDevice<float> scores(rows * kEntries);
-      Must(CudaStatus(LaunchScores({.step = step_,
-                                    .entries = entries_,
-                                    .ratio = 1,
-                                    .rows = rows,
-                                    .one_part = one_part,
-                                    .queries = device_queries.data(),
-                                    .weights = device_weights.data(),
-                                    .factor = 1.0f / 64,
-                                    .heads = kIndexHeads,
-                                    .dim = kIndexDim,
-                                    .scores = scores.data(),
-                                    .stride = kEntries},
-                                   first + rows, nullptr),
-                      "scores"));
-      return scores.Get();
-    };
-    const std::vector<float> got = run(false), shared = run(true);
-    EXPECT_EQ(std::memcmp(got.data(), shared.data(), got.size() * sizeof(float)), 0);
-    for (uint32_t r = 0; r < rows; ++r) {
-      const uint32_t visible = first + r + 1;
-      for (uint32_t e = 0; e < visible; e += 7) {
-        const uint8_t* block = &payloads_host_[e / 128 * kPayload];
-        const uint8_t* codes = block + 128 * 288 + e % 128 * 64;
-        const uint8_t* scales = block + 128 * 352 + e % 128 * 4;
-        double want = 0, size = 0;
-        for (uint32_t h = 0; h < kIndexHeads; ++h) {
-          double dot = 0;
-          for (uint32_t d = 0; d < kIndexDim; ++d) {
-            dot += double{FromBf16(queries[(r * kIndexHeads + h) * kIndexDim + d])} *
-                   FromE2m1(codes[d / 2] >> (d % 2 * 4) & 15) * FromUe8m0(scales[d / 32]);
-          }
-          const double term = FromBf16(weights[r * kIndexHeads + h]) / 64 * std::max(dot, 0.0);
-          want += term;
-          size += std::fabs(term);
-        }
-        ASSERT_NEAR(got[r * kEntries + e], want, size * 1e-5 + 1e-6)
-            << "row " << r << " entry " << e;
-      }
-      if (visible < kEntries) {
-        EXPECT_TRUE(std::isnan(got[r * kEntries + visible]));  // Untouched.
-      }
-    }
-  }
-}
-
-TEST_F(V41Shapes, IndexScoresAreTheSameBytesAloneAndAsCandidates) {
-  constexpr uint32_t kFirst = 1990, kRows = 9;
-  MakeStep(kFirst, kRows, 0);
-  const OnDevice<uint16_t> queries(RandomBf16(kRows * kIndexHeads * kIndexDim, 1, 7));
-  const OnDevice<uint16_t> weights(RandomBf16(kRows * kIndexHeads, 1, 8));
-  const OnDevice<float> scores(kRows * kEntries);
-  ScoreCall call{.step = step_,
-                 .entries = entries_,
-                 .ratio = 1,
-                 .rows = kRows,
-                 .queries = queries.data(),
-                 .weights = weights.data(),
-                 .factor = 1.0f / 64,
-                 .heads = kIndexHeads,
-                 .dim = kIndexDim,
-                 .scores = scores.data(),
-                 .stride = kEntries};
-  Must(CudaStatus(LaunchScores(call, kFirst + kRows, nullptr), "scores"));
-  const std::vector<float> together = scores.Get();
-  for (const uint32_t r : {0u, 3u, 8u}) {
-    const uint32_t visible = kFirst + r + 1;
-    const OnDevice<float> alone(kEntries), backwards(kEntries);
-    call.row = r;
-    call.rows = 1;
-    call.scores = alone.data();
-    Must(CudaStatus(LaunchScores(call, visible, nullptr), "scores"));
-    std::vector<uint32_t> order(kEntries);
-    for (uint32_t i = 0; i < visible; ++i) order[i] = visible - 1 - i;
-    const OnDevice<uint32_t> candidates(order), count(std::vector<uint32_t>{visible});
-    ScoreCall of_candidates = call;
-    of_candidates.scores = backwards.data();
-    of_candidates.candidates = candidates.data();
-    of_candidates.candidate_counts = count.data();
-    Must(CudaStatus(LaunchScores(of_candidates, visible, nullptr), "scores"));
-    const std::vector<float> got = alone.Get(), reversed = backwards.Get();
-    for (uint32_t e = 0; e < visible; ++e) {
-      ASSERT_EQ(got[e], together[r * kEntries + e]) << "row " << r << " entry " << e;
-      ASSERT_EQ(reversed[visible - 1 - e], got[e]) << "row " << r << " entry " << e;
-    }
   }
 }
 

@@ -344,6 +344,7 @@ class Bench {
       const DeviceMemory room = Must(DeviceMemory::Allocate(SelectRoomBytes()));
       FillBf16(queries.data(), rows * 32 * 128, 3, 2, stream_.get());
       FillBf16(weights.data(), rows * 32, 4, 1, stream_.get());
+      Check(LaunchIndexQueries(step, queries.as<Bf16Bits>(), 32, 128, stream_.get()));
       const ScoreCall call{.step = step,
                            .entries = blocks.view,
                            .ratio = 1,
