@@ -306,8 +306,8 @@ class KeyDecoder {
         const bool last_row = row + gridDim.x / 2 >= call_.step.rows;
         info.is = last ? last_row ? kLastOfRow | kLastOfAll : kLastOfRow : 0;
       }
-      ArriveAt(SharedAddress(units_.full[0]) + turn_ * sizeof(uint64_t));
     }
+    if (Arrives(lane_)) ArriveAt(SharedAddress(units_.full[0]) + turn_ * sizeof(uint64_t));
     if (++turn_ == kStages * kUnits) {
       turn_ = 0;
       parity_ ^= 1;

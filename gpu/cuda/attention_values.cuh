@@ -101,21 +101,21 @@ class ValueAdder {
         Add(side, slot, parity, first, sums);
         first = false;
         if (side == kOthers) break;
-        if (at_.lane == 0) {
+        if (Arrives(at_.lane)) {
           ArriveAt(SharedAddress(&shared_.p_empty[slot]));
           ArriveAt(SharedAddress(&shared_.units.empty[slot][rank_]));
         }
       }
       const uint32_t is = shared_.units.info[slot][kOthersUnit].is;
       __syncwarp();
-      if (at_.lane == 0) ArriveAtPeer(peer_p_empty_ + slot * sizeof(uint64_t));
+      if (Arrives(at_.lane)) ArriveAtPeer(peer_p_empty_ + slot * sizeof(uint64_t));
       if ((is & kLastOfAll) != 0) ClusterArrive();
       if ((is & kLastOfRow) != 0) {
         Finish(row, shared_.units.keys[slot][kOthersUnit], sums);
         row += gridDim.x / 2;
         first = true;
       }
-      if (at_.lane == 0) ArriveAt(SharedAddress(&shared_.units.empty[slot][kOthersUnit]));
+      if (Arrives(at_.lane)) ArriveAt(SharedAddress(&shared_.units.empty[slot][kOthersUnit]));
       if ((is & kLastOfAll) != 0) break;
       if (++slot == kStages) {
         slot = 0;

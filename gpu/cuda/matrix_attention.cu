@@ -145,7 +145,7 @@ class Scorer {
     Hold(sums);
     Keep(query_);
     __syncwarp();
-    if (at_.lane == 0) ArriveAt(SharedAddress(&shared_.units.empty[slot_][1 - rank_]));
+    if (Arrives(at_.lane)) ArriveAt(SharedAddress(&shared_.units.empty[slot_][1 - rank_]));
     return info;
   }
 
@@ -217,7 +217,7 @@ class Scorer {
       LoadPiece(SharedAddress(shared_.p[kOwn][slot_]) + offset + i * 512, pieces[i]);
     }
     __syncwarp();
-    if (at_.lane == 0) ArriveAt(SharedAddress(&shared_.p_full[kOwn][slot_]));
+    if (Arrives(at_.lane)) ArriveAt(SharedAddress(&shared_.p_full[kOwn][slot_]));
     const uint32_t full = peer_full_ + slot_ * sizeof(uint64_t);
 #pragma unroll
     for (uint32_t i = 0; i < 4; ++i) {
@@ -246,12 +246,12 @@ class Scorer {
 __device__ inline void MakeBarriers(AttentionShared& shared) {
   for (uint32_t slot = 0; slot < kStages; ++slot) {
     for (uint32_t unit = 0; unit < kUnits; ++unit) {
-      InitBarrier(SharedAddress(&shared.units.full[slot][unit]), kDecodeWarps);
-      InitBarrier(SharedAddress(&shared.units.empty[slot][unit]), kWarps);
+      InitBarrier(SharedAddress(&shared.units.full[slot][unit]), kDecodeWarps * kWarpArrivals);
+      InitBarrier(SharedAddress(&shared.units.empty[slot][unit]), kWarps * kWarpArrivals);
     }
-    InitBarrier(SharedAddress(&shared.p_full[kOwn][slot]), kWarps);
+    InitBarrier(SharedAddress(&shared.p_full[kOwn][slot]), kWarps * kWarpArrivals);
     InitBarrier(SharedAddress(&shared.p_full[kOthers][slot]), 1);
-    InitBarrier(SharedAddress(&shared.p_empty[slot]), 2 * kWarps);
+    InitBarrier(SharedAddress(&shared.p_empty[slot]), 2 * kWarps * kWarpArrivals);
   }
   FenceBarriers();
   for (uint32_t slot = 0; slot < kStages; ++slot) {

@@ -7,6 +7,16 @@
 // Barriers in shared memory, and what blocks of a cluster send each other.
 namespace reprise::engine::cuda {
 
+// Arrivals that a barrier counts for a warp whose lanes have met: one lane's. compute-sanitizer's
+// racecheck orders what an arriving thread did, and does not see the others behind it: for it all
+// lanes arrive (RP_RACECHECK).
+#ifdef RP_RACECHECK
+constexpr uint32_t kWarpArrivals = 32;
+#else
+constexpr uint32_t kWarpArrivals = 1;
+#endif
+__device__ inline bool Arrives(uint32_t lane) { return lane < kWarpArrivals; }
+
 __device__ inline void InitBarrier(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
