@@ -197,6 +197,7 @@ class KeyDecoder {
     const bool some = lane_ * kKeys < topk && selected[lane_ * kKeys] >= 0;
     const auto position = static_cast<int32_t>(step.positions[row]);
     DevicePart part = step.part[guess];
+    if (row == blockIdx.x / 2) ClusterWait();  // The barriers are made.
     if (index != guess) part = step.part[index];
 
     const WindowPlace own = PlaceInWindow(part, position, rank_);
@@ -205,7 +206,6 @@ class KeyDecoder {
     for (uint32_t i = 0; i < 2; ++i) Find(i, part.first_block, entries[i]);
     const WindowPlace others = PlaceInWindow(part, position, 1 - rank_);
     const uint32_t stages = (__popc(__ballot_sync(0xffffffff, some)) + 1) / 2;
-    if (row == blockIdx.x / 2) ClusterWait();  // The barriers are made.
 #pragma unroll 1
     for (uint32_t unit = 0; unit < kUnits; ++unit) {
       PutWindow(now, PutAt());

@@ -22,9 +22,12 @@ struct HeadSums {
   float total[kHeads];  // Of the tile's probabilities.
 };
 constexpr uint32_t kOwn = 0, kOthers = 1;  // Tiles of this block, and those of the other.
-constexpr uint32_t kSentBytes = kBlockBytes + sizeof(HeadSums);
+// A tile's probabilities, bf16, lie as a scorer's threads have them from a product, which is how an
+// adder's want them as an operand: 16 bytes of every thread, for each 16 keys.
+constexpr uint32_t kPieceBytes = kGroup * 16, kTileBytes = kKeys / 16 * kPieceBytes;
+constexpr uint32_t kSentBytes = kTileBytes + sizeof(HeadSums);
 struct AttentionShared {
-  uint8_t p[2][kStages][kBlockBytes];  // [kOwn, kOthers][..][heads][keys], bf16.
+  uint8_t p[2][kStages][kTileBytes];  // [kOwn, kOthers]
   KeyUnits units;
   HeadSums sums[2][kStages];
   uint64_t p_full[2][kStages];
@@ -71,6 +74,8 @@ struct ProductPlace {
         warp(thread / 32),
         head(warp * 16 + lane / 4),
         quarter(lane % 4) {}
+  // Of this thread's probabilities for keys 16 i and on, in a tile.
+  __device__ uint32_t PieceOffset(uint32_t i) const { return i * kPieceBytes + thread * 16; }
   uint32_t thread, lane, warp, head, quarter;
 };
 
@@ -83,7 +88,6 @@ class ValueAdder {
         rank_(rank),
         peer_p_empty_(PeerAddress(SharedAddress(shared.p_empty), 1 - rank)) {}
 
-  // Ends with an arrival at the cluster's barrier.
   __device__ __forceinline__ void Run() {
     float sums[2][64];
     Forget(sums[0]);
@@ -109,7 +113,6 @@ class ValueAdder {
       const uint32_t is = shared_.units.info[slot][kOthersUnit].is;
       __syncwarp();
       if (Arrives(at_.lane)) ArriveAtPeer(peer_p_empty_ + slot * sizeof(uint64_t));
-      if ((is & kLastOfAll) != 0) ClusterArrive();
       if ((is & kLastOfRow) != 0) {
         Finish(row, shared_.units.keys[slot][kOthersUnit], sums);
         row += gridDim.x / 2;
@@ -134,9 +137,12 @@ class ValueAdder {
     } else {
       WaitReceived(full, parity);
       if (at_.thread == 0) ArriveExpecting(full, kSentBytes);
-      FenceForMatrixUnits();
     }
-    const uint32_t p = SharedAddress(shared_.p[side][slot]);
+    uint32_t p[4][4];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      LoadPiece(SharedAddress(shared_.p[side][slot]) + at_.PieceOffset(i), p[i]);
+    }
     bool lower = false, higher = false;
     float before[2], factors[2];
 #pragma unroll
@@ -155,45 +161,36 @@ class ValueAdder {
 #pragma unroll
       for (int i = 0; i < 128; ++i) sums[i / 64][i % 64] *= before[i / 2 % 2];
     }
-    if (GroupAny<2>(kGroup, lower)) Lower(p, factors);
+    if (__any_sync(0xffffffff, lower)) {  // They are brought to this block's tops.
+#pragma unroll
+      for (uint32_t i = 0; i < 16; ++i) {
+        p[i / 4][i % 4] = Multiplied(p[i / 4][i % 4], __float2bfloat162_rn(factors[i % 2]));
+      }
+    }
     const uint32_t unit = side == kOwn ? rank_ : kOthersUnit;
     WaitPhase(SharedAddress(&shared_.units.full[slot][unit]), parity);
     Hold(sums[0]);
     Hold(sums[1]);
+#pragma unroll
+    for (auto& piece : p) Hold(piece);
     WgmmaFence();
-    const uint64_t rows = SwizzledRows(p);
     const uint64_t keys =
         SwizzledColumns(SharedAddress(shared_.units.keys[slot][unit]), kBlockBytes);
 #pragma unroll
     for (uint32_t step = 0; step < kKeys / 16; ++step) {
 #pragma unroll
       for (uint32_t half = 0; half < 2; ++half) {
-        WgmmaShared<128, true>::Run(sums[half], FurtherOn(rows, step * 32),
-                                    FurtherOn(keys, 2 * half * kBlockBytes + step * 16 * 128),
-                                    !first || step > 0 ? 1 : 0);
+        WgmmaAcross<128>::Run(sums[half], p[step],
+                              FurtherOn(keys, 2 * half * kBlockBytes + step * 16 * 128),
+                              !first || step > 0 ? 1 : 0);
       }
     }
     WgmmaCommit();
     WgmmaWait<0>();
     Hold(sums[0]);
     Hold(sums[1]);
+    Keep(p);
     __syncwarp();
-  }
-
-  // Probabilities are brought to this block's tops: a thread's two heads, a quarter of the keys.
-  __device__ __forceinline__ void Lower(uint32_t p, const float (&factors)[2]) const {
-#pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-      const float factor = i < 2 ? factors[0] : factors[1];
-      const uint32_t at = p + SwizzledOffset(at_.head + i / 2 * 8, at_.quarter * 2 + i % 2);
-      uint32_t words[4];
-      LoadPiece(at, words);
-#pragma unroll
-      for (uint32_t& word : words) word = Multiplied(word, __float2bfloat162_rn(factor));
-      StorePiece(at, words);
-    }
-    FenceForMatrixUnits();
-    GroupBarrier<2>(kGroup);
   }
 
   // Division by the total, rounding, and the inverse rotation. Rows go out through `room`, 32 KiB.
@@ -210,7 +207,9 @@ class ValueAdder {
       inverse[k] = __fdividef(kKeyUnit, total);
     }
     GroupBarrier<2>(kGroup);  // All warps' products have read the room.
-    const uint32_t to = SharedAddress(room) + at_.head * kRowBytes + at_.quarter * 32;
+    // Of every 128 bytes of a row, pieces lie turned by the row: so stores meet in no bank.
+    const uint32_t to =
+        SharedAddress(room) + at_.head * kRowBytes + ((at_.quarter * 2 ^ at_.lane / 4) << 4);
     float4 c[2], s[2];
 #pragma unroll
     for (uint32_t block = 0; block < kHalfDim / 64; ++block) {
@@ -232,7 +231,7 @@ class ValueAdder {
             eight[2] = Turned(eight[2], c[h].z, -s[h].z);
             eight[3] = Turned(eight[3], c[h].w, -s[h].w);
           }
-          StorePiece(to + k * 8 * kRowBytes + block * 128 + h * 16, eight);
+          StorePiece((to ^ h << 4) + k * 8 * kRowBytes + block * 128, eight);
         }
       }
       if (block == 2) {  // There are registers again.
@@ -247,7 +246,7 @@ class ValueAdder {
 #pragma unroll 4
     for (uint32_t i = 0; i < 16; ++i) {
       uint32_t eight[4];
-      LoadPiece(from + i * kRowBytes, eight);
+      LoadPiece((from ^ i % 8 << 4) + i * kRowBytes, eight);
       if (at_.warp * 16 + i >= call_.heads) break;
       *reinterpret_cast<uint4*>(out + i * kDim) =
           make_uint4(eight[0], eight[1], eight[2], eight[3]);

@@ -25,7 +25,7 @@ constexpr uint32_t kSteps = kDim / 16;  // Of a product with keys.
 constexpr float kNone = -3e38f;
 
 // Of a scorer, an adder and a decoder: all that there are.
-constexpr uint32_t kScorerRegisters = 200, kAdderRegisters = 168, kDecoderRegisters = 72;
+constexpr uint32_t kScorerRegisters = 192, kAdderRegisters = 176, kDecoderRegisters = 72;
 static_assert((kScorerRegisters + kAdderRegisters + 2 * kDecoderRegisters) * kGroup == 65536);
 
 template <uint32_t kRegisters>
@@ -64,14 +64,22 @@ class Scorer {
       Attend(logits, info);
       first = (info.is & kLastOfRow) != 0;
       last = (info.is & kLastOfAll) != 0;
-      if (++slot_ == kStages) {
-        slot_ = 0;
-        parity_ ^= 1;
-      }
+      Advance();
     } while (!last);
+    // This block stays until the other has added all that was sent, and said so here.
+    for (uint32_t i = 0; i < kStages; ++i) {
+      WaitReceived(SharedAddress(&shared_.p_empty[slot_]), parity_ ^ 1);
+      Advance();
+    }
   }
 
  private:
+  __device__ __forceinline__ void Advance() {
+    if (++slot_ == kStages) {
+      slot_ = 0;
+      parity_ ^= 1;
+    }
+  }
   // Operand A from the row's queries, in the order of the keys' dimensions.
   __device__ __forceinline__ void LoadQuery(uint32_t row) {
     const Bf16Bits* from =
@@ -174,54 +182,42 @@ class Scorer {
       top_[k] = max(top_[k], min(__float2int_ru(largest[k] * (scale_ / 16)), -kNoTop));
       down[k] = -16 * static_cast<float>(top_[k]);
     }
-    uint32_t p[16];
+    uint32_t p[4][4];
 #pragma unroll
     for (int i = 0; i < 32; i += 2) {
       const int k = i / 2 % 2;
       const float x = Exp2(fmaf(logits[i], scale_, down[k]));
       const float y = Exp2(fmaf(logits[i + 1], scale_, down[k]));
       total[k] += x + y;
-      p[i / 2] = PairBits(x, y);
+      p[i / 8][i / 2 % 4] = PairBits(x, y);
     }
     WaitReceived(SharedAddress(&shared_.p_empty[slot_]), parity_ ^ 1);
-    // Eight rows by eight keys four times: matrix m is for rows 8 (m % 2), keys 8 (m / 2).
-    const uint32_t row = at_.warp * 16 + at_.lane / 8 % 2 * 8 + at_.lane % 8;
-    const uint32_t to = SharedAddress(shared_.p[kOwn][slot_]) + SwizzledOffset(row, at_.lane / 16);
-#pragma unroll
-    for (int i = 0; i < 16; i += 4) {
-      asm volatile(
-          "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to ^ i / 2 << 4),
-          "r"(p[i]), "r"(p[i + 1]), "r"(p[i + 2]), "r"(p[i + 3])
-          : "memory");
-    }
-    HeadSums& sums = shared_.sums[kOwn][slot_];
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       total[k] += __shfl_xor_sync(0xffffffff, total[k], 1);
       total[k] += __shfl_xor_sync(0xffffffff, total[k], 2);
+    }
+    Give(p, total);
+  }
+  // To this block's adder and the other's.
+  __device__ __forceinline__ void Give(const uint32_t (&p)[4][4], const float (&total)[2]) const {
+    HeadSums& sums = shared_.sums[kOwn][slot_];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      StorePiece(SharedAddress(shared_.p[kOwn][slot_]) + at_.PieceOffset(i), p[i]);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < 2; ++k) {
       if (at_.quarter != 0) continue;
       sums.top[at_.head + 8 * k] = top_[k];
       sums.total[at_.head + 8 * k] = total[k];
-    }
-    FenceForMatrixUnits();
-    __syncwarp();
-    Send(total);
-  }
-  // To this block's adder and the other's. A warp's probabilities are 2 KiB of their own; they are
-  // read before this block's adder may change them.
-  __device__ __forceinline__ void Send(const float (&total)[2]) const {
-    const uint32_t offset = at_.warp * 2048 + at_.lane * 16;
-    uint32_t pieces[4][4];
-#pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-      LoadPiece(SharedAddress(shared_.p[kOwn][slot_]) + offset + i * 512, pieces[i]);
     }
     __syncwarp();
     if (Arrives(at_.lane)) ArriveAt(SharedAddress(&shared_.p_full[kOwn][slot_]));
     const uint32_t full = peer_full_ + slot_ * sizeof(uint64_t);
 #pragma unroll
     for (uint32_t i = 0; i < 4; ++i) {
-      StoreToPeer(peer_p_ + slot_ * kBlockBytes + offset + i * 512, pieces[i], full);
+      StoreToPeer(peer_p_ + slot_ * kTileBytes + at_.PieceOffset(i), p[i], full);
     }
     if (at_.quarter != 0) return;
 #pragma unroll
@@ -267,13 +263,12 @@ __global__ __cluster_dims__(2)
   const uint32_t group = threadIdx.x / kGroup;
   if (threadIdx.x == 0) MakeBarriers(shared);
   __syncwarp();
-  ClusterArrive();
+  ClusterArriveRelaxed();
   if (group == 0) {
     MoreRegisters<kScorerRegisters>();
     WaitForEarlier();
     LetNextBegin();
     Scorer(call, shared, ClusterRank()).Run();
-    ClusterArrive();
   } else if (group == 1) {
     MoreRegisters<kAdderRegisters>();
     WaitForEarlier();
@@ -285,10 +280,7 @@ __global__ __cluster_dims__(2)
     WaitForEarlier();
     LetNextBegin();
     KeyDecoder(call, shared.units, ClusterRank(), threadIdx.x / 32 - 2 * kWarps).Run();
-    ClusterArrive();
   }
-  // Neither block leaves while the other may still send.
-  ClusterWait();
 }
 
 // Clusters that run side by side. A launch has no more: each goes from row to row.

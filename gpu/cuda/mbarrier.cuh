@@ -123,6 +123,10 @@ __device__ inline void StoreToPeer(uint32_t to, uint32_t word, uint32_t barrier)
 __device__ inline void ClusterArrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+// Where there is nothing to be seen but barriers (FenceBarriers).
+__device__ inline void ClusterArriveRelaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ inline void ClusterWait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }

@@ -79,8 +79,8 @@ __device__ inline void SumTile(const MixCall& call, uint32_t first, uint32_t row
     for (uint32_t step = 0; step < 4; ++step) {
       const uint32_t a = SharedAddress(room.stream[c]) + step * 32;
       const uint32_t b = SharedAddress(room.fn[c]) + step * 32;
-      WgmmaShared<kMixPieces * kMixes, false>::Run(sums, SwizzledRows(a), SwizzledRows(b),
-                                                   c + step > 0 ? 1 : 0);
+      WgmmaShared<kMixPieces * kMixes>::Run(sums, SwizzledRows(a), SwizzledRows(b),
+                                            c + step > 0 ? 1 : 0);
     }
   }
   WgmmaCommit();

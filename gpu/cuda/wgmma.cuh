@@ -86,19 +86,6 @@ __device__ inline void GroupBarrier(uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "r"(threads) : "memory");
 }
 
-// The same barrier, and whether any thread says so.
-template <int kBarrier>
-__device__ inline bool GroupAny(uint32_t threads, bool says) {
-  uint32_t any;
-  asm volatile(
-      "{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\n"
-      "barrier.cta.red.or.pred q, %2, %3, p;\nselp.u32 %0, 1, 0, q;\n}\n"
-      : "=r"(any)
-      : "r"(says ? 1 : 0), "n"(kBarrier), "r"(threads)
-      : "memory");
-  return any != 0;
-}
-
 // sums = (add ? sums : 0) + A B, for N columns.
 template <int kColumns>
 struct Wgmma;
@@ -209,20 +196,12 @@ struct Wgmma<128> {
   }
 };
 
-// The same with A [64, 16] in shared memory too, in rows as B's. kAcross: B lies with its columns
-// side by side, 64 of them (128 bytes) to a row of input.
-template <int kColumns, bool kAcross>
+// The same with A [64, 16] in shared memory too, in rows as B's.
+template <int kColumns>
 struct WgmmaShared;
 
-// B with its columns side by side: every 64 columns lie `block` bytes after the ones before.
-__device__ inline uint64_t SwizzledColumns(uint32_t at, uint32_t block) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  constexpr uint64_t kEightInputs = uint64_t{1024 >> 4} << 32;
-  return kSwizzle128 | kEightInputs | uint64_t{block >> 4} << 16 | (at >> 4 & 0x3fff);
-}
-
 template <>
-struct WgmmaShared<72, false> {
+struct WgmmaShared<72> {
   __device__ static void Run(float (&d)[36], uint64_t a, uint64_t b, uint32_t add) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %38, 0;\n"
@@ -241,17 +220,28 @@ struct WgmmaShared<72, false> {
   }
 };
 
+// B with its columns side by side, 64 of them (128 bytes) to a row of input: every 64 columns lie
+// `block` bytes after the ones before.
+__device__ inline uint64_t SwizzledColumns(uint32_t at, uint32_t block) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kEightInputs = uint64_t{1024 >> 4} << 32;
+  return kSwizzle128 | kEightInputs | uint64_t{block >> 4} << 16 | (at >> 4 & 0x3fff);
+}
+
+// A from registers, B so.
+template <int kColumns>
+struct WgmmaAcross;
 template <>
-struct WgmmaShared<128, true> {
-  __device__ static void Run(float (&d)[64], uint64_t a, uint64_t b, uint32_t add) {
+struct WgmmaAcross<128> {
+  __device__ static void Run(float (&d)[64], const uint32_t (&a)[4], uint64_t b, uint32_t add) {
     asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, %64, %65, p, 1, 1, 0, 1;\n}\n"
+        "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
           "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
           "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
@@ -262,7 +252,7 @@ struct WgmmaShared<128, true> {
           "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
           "+f"(d[63])
-        : "l"(a), "l"(b), "r"(add));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
   }
 };
 
