@@ -368,6 +368,7 @@ absl::Status CudaEngine::FeedForward(uint32_t layer, const HalfStep& half) {
                         .tiles = up.tiles,
                         .tile_count = up.tile_count,
                         .tiles_max = up.tiles_max,
+                        .planned_before = true,
                         .beside = {.matrix = moe.shared_down.view,
                                    .x = work_.shared_inner.data(),
                                    .y = work_.shared_out.data(),

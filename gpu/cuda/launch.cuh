@@ -13,7 +13,9 @@
 // A kernel that is launched so calls WaitForEarlier in every thread before it touches anything that
 // earlier launches read or write, also if it then has nothing to do: the wait of a kernel ends when
 // its predecessor has ended, which has waited likewise. What is the same for the whole life of an
-// engine, as weights are, may be read before.
+// engine, as weights are, may be read before; and, past the multiprocessor's own cache, what
+// launches wrote that came before the one right before: that one let this one begin when all its
+// blocks had waited for them.
 namespace reprise::engine::cuda {
 
 // Earlier launches have ended, and what they wrote is seen.

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "gpu/cuda/linear_ring.cuh"
 #include "gpu/cuda/linear_tiles.cuh"
 
 namespace reprise::engine::cuda {
@@ -16,16 +17,13 @@ template <int kRows>
 constexpr int kFewStages = kRows <= 16 ? 4 : 3;
 
 template <WeightFormat kFormat, int kRows>
-__device__ inline void MultiplyFewRows(const LinearCall& call, uint32_t output_block,
-                                       uint32_t row_tile) {
+__device__ inline void MultiplyFewRows(const LinearCall& call, const Work& work,
+                                       uint32_t output_block) {
   constexpr int kAhead = kFormat == WeightFormat::kBf16 ? 2 : 4;
-  constexpr int kStages = kFewStages<kRows>;
+  constexpr int kStages = kFewStages<kRows>, kPrefetch = kFewPrefetch<kFormat>;
+  constexpr bool kByWarps = kRows == 8;
   constexpr uint32_t kTileBytes = kRows * 128, kStageBytes = kFewStageTiles * kTileBytes;
   extern __shared__ __align__(1024) uint8_t shared[];
-  const bool experts = call.tiles != nullptr;
-  if (experts) FollowEarlier();  // Which weights they are was just found out.
-  Work work;
-  if (!FindWork(call, output_block * kFewGroups, row_tile, kRows, &work)) return;
   const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
   const int tiles = static_cast<int>(call.matrix.input_tiles);
   // The last block may have one group too many: it computes the first again, and stores nothing.
@@ -37,7 +35,7 @@ __device__ inline void MultiplyFewRows(const LinearCall& call, uint32_t output_b
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) parts.Load(i, &raw[i]);
   }
-  if (!experts) FollowEarlier();
+  if (WeightsAreKnown(call)) FollowEarlier();
   StageCopies<kRows, kFewGroups * kGroupThreads, kFewStageTiles> copies(call, work, threadIdx.x);
   const uint32_t stages = SharedAddress(shared), stages_end = stages + kStages * kStageBytes;
   const auto after = [&](uint32_t stage) {
@@ -59,25 +57,30 @@ __device__ inline void MultiplyFewRows(const LinearCall& call, uint32_t output_b
   for (float& sum : sums) sum = 0;
   uint32_t a[4][4] = {};
   uint32_t at = stages;
+  const auto multiply = [&](int tile) {  // Of the stage.
+    if constexpr (kByWarps) {
+      MultiplyTileByWarps(sums, a, at + tile * kTileBytes);
+    } else {
+      MultiplyTile<kRows>(sums, a, FurtherOn(SwizzledRows(at), tile * kTileBytes), true);
+      WgmmaWait<0>();
+      Keep(a);
+    }
+  };
   int left = tiles;
   for (; left >= kFewStageTiles; left -= kFewStageTiles) {
     CopyWait<1>();
-    FenceForMatrixUnits();
+    if constexpr (!kByWarps) FenceForMatrixUnits();
     __syncthreads();
     queue();
     const bool more = left >= 2 * kFewStageTiles;
-    if (kFewPrefetch < kFormat >> 0 && thread == 0 &&
-        left >= kFewStageTiles + kFewPrefetch<kFormat>) {
-      parts.PrefetchAll(kFewPrefetch<kFormat>, kFewStageTiles);
+    if (kPrefetch > 0 && thread == 0 && left >= kFewStageTiles + kPrefetch) {
+      parts.PrefetchAll(kPrefetch, kFewStageTiles);
     }
-    const uint64_t rows = SwizzledRows(at);
 #pragma unroll
     for (int i = 0; i < kFewStageTiles; ++i) {
       Expand(raw[i % kAhead], a);
       if (i + kAhead < kFewStageTiles || more) parts.Load(i + kAhead, &raw[i % kAhead]);
-      MultiplyTile<kRows>(sums, a, FurtherOn(rows, i * kTileBytes), true);
-      WgmmaWait<0>();
-      Keep(a);
+      multiply(i);
     }
     parts.Skip(kFewStageTiles);
     at = after(at);
@@ -90,15 +93,28 @@ __device__ inline void MultiplyFewRows(const LinearCall& call, uint32_t output_b
     for (int i = 0; i < left; ++i) {
       parts.Load(i, &raw[0]);
       Expand(raw[0], a);
-      MultiplyTile<kRows>(sums, a, SwizzledRows(at + i * kTileBytes), true);
-      WgmmaWait<0>();
-      Keep(a);
+      multiply(i);
     }
   }
   Hold(sums);
   __shared__ LargestRoom<kRows> rooms[kFewGroups];
   if (!real) return;
   Store<kRows>(call, work, 0, work.output + group * kTileOutputs, sums, group, rooms[group]);
+}
+
+template <WeightFormat kFormat, int kRows>
+__device__ inline void MultiplyFew(const LinearCall& call, uint32_t output_block,
+                                   uint32_t row_tile) {
+  Work work;
+  if (!FollowToWork(call, output_block * kFewGroups, row_tile, kRows, &work)) return;
+  if constexpr (kFormat == WeightFormat::kFp4 &&
+                kRows == 32) {  // Of an expert, often half as many.
+    if (work.rows <= kRows / 2) {
+      MultiplyFewRows<kFormat, kRows / 2>(call, work, output_block);
+      return;
+    }
+  }
+  MultiplyFewRows<kFormat, kRows>(call, work, output_block);
 }
 
 template <int kRows>
@@ -203,7 +219,7 @@ constexpr int kFewBlocks = kRows <= 32 && kFormat != WeightFormat::kBf16 ? 3 : 2
 template <WeightFormat kFormat, int kRows>
 __global__ __launch_bounds__(kFewGroups* kGroupThreads,
                              kFewBlocks<kFormat, kRows>) void FewRows(LinearCall call) {
-  MultiplyFewRows<kFormat, kRows>(call, blockIdx.x, blockIdx.y);
+  MultiplyFew<kFormat, kRows>(call, blockIdx.x, blockIdx.y);
 }
 
 // Tiles of rows come first along the grid, so that the weights of some outputs stay in L2 while
@@ -241,9 +257,20 @@ __global__ __launch_bounds__(
     kFewBlocks<WeightFormat::kFp8, kOfBeside>) void FewRowsAndBeside(LinearCall call) {
   const uint32_t beside = TilesOf(call.beside.rows, kOfBeside);
   if (blockIdx.y < beside) {
-    MultiplyFewRows<WeightFormat::kFp8, kOfBeside>(Beside(call), blockIdx.x, blockIdx.y);
+    MultiplyFew<WeightFormat::kFp8, kOfBeside>(Beside(call), blockIdx.x, blockIdx.y);
   } else {
-    MultiplyFewRows<WeightFormat::kFp4, kRows>(call, blockIdx.x, blockIdx.y - beside);
+    MultiplyFew<WeightFormat::kFp4, kRows>(call, blockIdx.x, blockIdx.y - beside);
+  }
+}
+// The same where most tiles have eight rows or fewer.
+constexpr int kRingOfBeside = 32;
+template <int kRows>
+__global__ __launch_bounds__(kRingThreads, kRingBlocks) void RingAndBeside(LinearCall call) {
+  const uint32_t beside = TilesOf(call.beside.rows, kRingOfBeside);
+  if (blockIdx.y < beside) {
+    MultiplyByRing<WeightFormat::kFp8, kRingOfBeside>(Beside(call), blockIdx.x, blockIdx.y);
+  } else {
+    MultiplyByRing<WeightFormat::kFp4, kRows>(call, blockIdx.x, blockIdx.y - beside);
   }
 }
 __global__ __launch_bounds__(kManyGroups* kGroupThreads,
@@ -272,9 +299,29 @@ cudaError_t LaunchFewAndBeside(const LinearCall& call, cudaStream_t stream) {
                                                    stream, call);
 }
 
+// Whether most tiles have eight rows or fewer, and blocks are as many as keep the chip full though
+// each has but four warps.
+bool ByRing(const LinearCall& call) {
+  constexpr uint32_t kTilesLeast = 32;
+  return call.tiles_max >= kTilesLeast && call.rows <= 8 * call.tiles_max;
+}
+
+template <int kRows>
+cudaError_t LaunchRing(const LinearCall& call, cudaStream_t stream) {
+  constexpr uint32_t kStageBytes = std::max(RingStage<WeightFormat::kFp4, kRows>::kBytes,
+                                            RingStage<WeightFormat::kFp8, kRingOfBeside>::kBytes);
+  const dim3 grid(TilesOf(call.matrix.output_tiles, kRingTiles),
+                  TilesOf(call.beside.rows, kRingOfBeside) + RowTiles(call, kRows));
+  return Queue<RingAndBeside<kRows>>(grid, kRingThreads, kRingStages * kStageBytes, 1, stream,
+                                     call);
+}
+
 template <WeightFormat kFormat, int kRows>
 cudaError_t LaunchFew(const LinearCall& call, cudaStream_t stream) {
   if constexpr (kFormat == WeightFormat::kFp4) {
+    if constexpr (kRows <= 16) {
+      if (ByRing(call)) return LaunchRing<kRows>(call, stream);
+    }
     // As many as still leave room for three blocks.
     constexpr int kLarger = kRows < 32 ? 32 : kRows;
     if (call.beside.rows > kRows) return LaunchFewAndBeside<kRows, kLarger>(call, stream);

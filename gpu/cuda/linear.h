@@ -68,6 +68,9 @@ struct LinearCall {
   const ExpertTile* tiles = nullptr;
   const uint32_t* tile_count = nullptr;
   uint32_t tiles_max = 0;
+  // Tiles were written before the launch that comes right before this one: weights may be loaded
+  // while that one still runs.
+  bool planned_before = false;
 
   // A matrix of the same shape, without slices, that every row meets, in the same launch: the
   // shared expert. Its rows are neither gathered nor weighted. rows 0: none.

@@ -4,139 +4,18 @@
 
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/launch.cuh"
-#include "gpu/cuda/linear.h"
+#include "gpu/cuda/linear_weights.cuh"
 #include "gpu/cuda/shared_room.h"
-#include "gpu/cuda/wgmma.cuh"
 
-// What the kernels of products share: weights from codes, rows of x on their way, one tile
+// What the kernels of products share: what a block works on, rows of x on their way, one tile
 // multiplied, sums stored.
 namespace reprise::engine::cuda {
 
-constexpr uint32_t kGroupThreads = 128;      // A warpgroup.
 constexpr uint32_t kSharedMax = 192 * 1024;  // Of a block, beside what is static.
 constexpr int kManyRows = 128;               // Of a tile that two warpgroups share.
 constexpr int kManyGroups = 2;
 // Weights are loaded one tile ahead, which is less than HBM takes: so many ahead they come into L2.
 constexpr uint32_t kManyPrefetch = 4;
-
-// ---- Weights from codes ------------------------------------------------------------------------
-
-// A thread's part of a tile as it is loaded: codes, and the scales of its two rows.
-template <WeightFormat kFormat>
-struct RawWeights {
-  static constexpr int kPieces = TileBytes(kFormat) / (kGroupThreads * 16);
-  uint4 codes[kPieces];
-  uint32_t scales;
-};
-
-// Which word of a tile's scales is a thread's.
-template <WeightFormat kFormat>
-__device__ inline uint32_t ScaleWord(uint32_t thread) {
-  return kFormat == WeightFormat::kFp8 ? thread / 32 : thread / 32 * 8 + thread % 32 / 4;
-}
-
-// Where a thread's parts of successive tiles of inputs lie.
-template <WeightFormat kFormat>
-class WeightParts {
- public:
-  WeightParts() = default;
-  __device__ WeightParts(const LinearCall& call, uint64_t first_tile, uint32_t thread)
-      : codes_(static_cast<const uint4*>(call.matrix.codes) + first_tile * kTilePieces + thread) {
-    if constexpr (kScaleWords > 0) {
-      scales_ = static_cast<const uint32_t*>(call.matrix.scales) + first_tile * kScaleWords +
-                ScaleWord<kFormat>(thread);
-    }
-  }
-  // Of the tile so many further on: best a constant.
-  __device__ void Load(uint32_t tile, RawWeights<kFormat>* raw) const {
-#pragma unroll
-    for (int i = 0; i < RawWeights<kFormat>::kPieces; ++i) {
-      raw->codes[i] = __ldg(codes_ + tile * kTilePieces + i * kGroupThreads);
-    }
-    if constexpr (kScaleWords > 0) raw->scales = __ldg(scales_ + tile * kScaleWords);
-  }
-  // Brings so many tiles from that one on as far as L2; by the first thread of a warpgroup.
-  __device__ void PrefetchAll(uint32_t tile, uint32_t tiles) const {
-    PrefetchBulk(codes_ + tile * kTilePieces, tiles * kTilePieces * 16);
-    if constexpr (kScaleWords > 0) {
-      PrefetchBulk(scales_ + tile * kScaleWords, tiles * kScaleWords * 4);
-    }
-  }
-  // Brings that tile as far as L2.
-  __device__ void Prefetch(uint32_t tile) const {
-#pragma unroll
-    for (int i = 0; i < RawWeights<kFormat>::kPieces; ++i) {
-      PrefetchL2(codes_ + tile * kTilePieces + i * kGroupThreads);
-    }
-  }
-  __device__ void Skip(uint32_t tiles) {
-    codes_ += tiles * kTilePieces;
-    if constexpr (kScaleWords > 0) scales_ += tiles * kScaleWords;
-  }
-
- private:
-  static constexpr uint32_t kTilePieces = TileBytes(kFormat) / 16;
-  static constexpr uint32_t kScaleWords = TileScaleBytes(kFormat) / 4;
-  const uint4* codes_ = nullptr;
-  const uint32_t* scales_ = nullptr;
-};
-
-// The factors of both rows, upper in the low half, from exponents that lie at bits 7 and 23.
-__device__ inline __nv_bfloat162 FactorsOf(uint32_t word) {
-  const uint32_t factors = word & 0x7f807f80;
-  return *reinterpret_cast<const __nv_bfloat162*>(&factors);
-}
-__device__ inline uint32_t Scaled(uint32_t pair, __nv_bfloat162 factor) {
-  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pair), factor);
-  return *reinterpret_cast<const uint32_t*>(&product);
-}
-
-// Operand A of the four steps of a tile.
-template <WeightFormat kFormat>
-__device__ inline void Expand(const RawWeights<kFormat>& raw, uint32_t (&a)[4][4]) {
-  if constexpr (kFormat == WeightFormat::kBf16) {
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      a[step][0] = raw.codes[step].x;
-      a[step][1] = raw.codes[step].y;
-      a[step][2] = raw.codes[step].z;
-      a[step][3] = raw.codes[step].w;
-    }
-  } else {
-    // Shifts and masks that undo kFp8Bits and kFp4Bits.
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const __nv_bfloat162 factors =
-          FactorsOf(half == 0 ? raw.scales : __funnelshift_r(raw.scales, raw.scales, 8));
-      // A product takes either half of a register for both its factors: no instructions.
-      const __nv_bfloat162 upper = __low2bfloat162(factors), lower = __high2bfloat162(factors);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int step = 2 * half + i;
-        if constexpr (kFormat == WeightFormat::kFp8) {
-          const uint4 codes = raw.codes[half];
-#pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            const uint32_t word =
-                i == 0 ? (k == 0 ? codes.x : codes.y) : (k == 0 ? codes.z : codes.w);
-            a[step][2 * k] = Scaled(word & 0x87f087f0, upper);
-            a[step][2 * k + 1] = Scaled((word << 4 & 0x80f080f0) | (word >> 4 & 0x07000700), lower);
-          }
-        } else {
-          const uint4 codes = raw.codes[0];
-          const uint32_t word = step == 0   ? codes.x
-                                : step == 1 ? codes.y
-                                : step == 2 ? codes.z
-                                            : codes.w;
-          a[step][0] = Scaled(word & 0x81c081c0, upper);
-          a[step][1] = Scaled(word << 4 & 0x81c081c0, lower);
-          a[step][2] = Scaled(__funnelshift_l(word, word, 10) & 0x81c081c0, upper);
-          a[step][3] = Scaled((word << 6 & 0x80c080c0) | (word >> 2 & 0x01000100), lower);
-        }
-      }
-    }
-  }
-}
 
 // ---- What a block works on ---------------------------------------------------------------------
 
@@ -151,8 +30,10 @@ __device__ inline bool FindWork(const LinearCall& call, uint32_t output_tile, ui
                                 uint32_t tile_rows, Work* work) {
   uint64_t tile = output_tile;
   if (call.tiles != nullptr) {
-    if (row_tile >= *call.tile_count) return false;
-    const ExpertTile expert = call.tiles[row_tile];
+    // Perhaps before earlier launches have ended (launch.cuh).
+    if (row_tile >= __ldcg(call.tile_count)) return false;
+    const ExpertTile* const at = call.tiles + row_tile;
+    const ExpertTile expert = {__ldcg(&at->expert), __ldcg(&at->first), __ldcg(&at->rows)};
     tile += uint64_t{expert.expert} * call.matrix.output_tiles;
     work->row = expert.first;
     work->rows = expert.rows;
@@ -165,6 +46,20 @@ __device__ inline bool FindWork(const LinearCall& call, uint32_t output_tile, ui
   work->column =
       call.block_outputs == 0 ? 0 : work->output / call.block_outputs * call.block_inputs;
   return true;
+}
+
+// Whether it is known which weights a launch takes while earlier ones still run.
+__device__ inline bool WeightsAreKnown(const LinearCall& call) {
+  return call.tiles == nullptr || call.planned_before;
+}
+// Finds the work; follows earlier launches where weights are not known, or there is no work.
+__device__ inline bool FollowToWork(const LinearCall& call, uint32_t output_tile, uint32_t row_tile,
+                                    uint32_t tile_rows, Work* work) {
+  const bool known = WeightsAreKnown(call);
+  if (!known) FollowEarlier();
+  const bool found = FindWork(call, output_tile, row_tile, tile_rows, work);
+  if (known && !found) FollowEarlier();
+  return found;
 }
 
 // Rows of x as operand B: the 16-byte pieces that one of kThreads threads copies, of every tile of
@@ -259,6 +154,20 @@ __device__ inline void MultiplyTile(float (&sums)[kRows / 2], uint32_t (&a)[4][4
     Wgmma<kRows>::Run(sums, a[step], FurtherOn(rows, step * 32), add || step > 0 ? 1 : 0);
   }
   WgmmaCommit();
+}
+
+// The same for eight rows, by every warp for itself: fewer instructions, and the same sums to the
+// last bit. `at`: of the tile of x.
+__device__ inline void MultiplyTileByWarps(float (&sums)[4], const uint32_t (&a)[4][4],
+                                           uint32_t at) {
+  const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t rows[4];
+    LoadMatrices(at + SwizzledOffset(lane % 8, half * 4 + lane / 8), rows);
+    Multiply16x8(sums, a[half * 2], rows[0], rows[1]);
+    Multiply16x8(sums, a[half * 2 + 1], rows[2], rows[3]);
+  }
 }
 
 // ---- Sums to y ---------------------------------------------------------------------------------

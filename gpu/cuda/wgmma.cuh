@@ -86,6 +86,24 @@ __device__ inline void GroupBarrier(uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "r"(threads) : "memory");
 }
 
+// The product of one warp, 16 outputs x 16 inputs x 8 rows, which is there at once: sums += A B.
+// Its registers are those that the warp would hold of the asynchronous one.
+__device__ inline void Multiply16x8(float* sums, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Operand B of it for two steps of 16 inputs: four pieces of 16 bytes of eight rows, of which each
+// lane gives one's address.
+__device__ inline void LoadMatrices(uint32_t at, uint32_t (&to)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(at)
+               : "memory");
+}
+
 // sums = (add ? sums : 0) + A B, for N columns.
 template <int kColumns>
 struct Wgmma;

@@ -388,6 +388,13 @@ std::vector<ExpertTile> TilesOf(const std::vector<uint32_t>& rows_of, uint32_t t
   return tiles;
 }
 
+// Tiles that there may be beyond those that are: where they are many, few rows go another way.
+struct Tiling {
+  uint32_t tile_rows, spare;
+};
+constexpr Tiling kTilings[] = {{8, 3},  {8, 40},  {16, 0}, {16, 40},
+                               {32, 3}, {32, 40}, {64, 3}, {128, 3}};
+
 class BesideTest : public testing::TestWithParam<WeightFormat> {
  protected:
   void SetUp() override { RP_NEEDS_DEVICE(); }
@@ -414,11 +421,11 @@ TEST_P(BesideTest, ExpertsAndTheMatrixBesideThemGiveTheirOwnProducts) {
   for (const LinearOutput output : {LinearOutput::kBf16, LinearOutput::kSwiglu}) {
     const bool swiglu = output == LinearOutput::kSwiglu;
     const uint32_t width = swiglu ? kOutputs / 2 : kOutputs;
-    for (const uint32_t tile_rows : kTileSizes) {
+    for (const auto& [tile_rows, spare] : kTilings) {
       SCOPED_TRACE(std::to_string(width) + " values, tiles of " + std::to_string(tile_rows));
       std::vector<ExpertTile> tiles = TilesOf(rows_of, tile_rows);
       const auto count = static_cast<uint32_t>(tiles.size());
-      tiles.resize(count + 3, {77, 77, 77});  // Beyond tile_count: not looked at.
+      tiles.resize(count + spare, {77, 77, 77});  // Beyond tile_count: not looked at.
       const OnDevice<ExpertTile> device_tiles(tiles);
       const OnDevice<uint32_t> tile_count(std::vector<uint32_t>{count});
       const OnDevice<uint16_t> y(size_t{slots} * width), beside(size_t{kTokens} * width);
@@ -438,6 +445,7 @@ TEST_P(BesideTest, ExpertsAndTheMatrixBesideThemGiveTheirOwnProducts) {
           .tiles = device_tiles.data(),
           .tile_count = tile_count.data(),
           .tiles_max = static_cast<uint32_t>(tiles.size()),
+          .planned_before = tile_rows == 16,
           .beside = {.matrix = shared.view, .x = x.data(), .y = beside.data(), .rows = kTokens}};
       Launched(LaunchLinear(call, tile_rows, nullptr));
       LinearCall alone{.matrix = shared.view,
