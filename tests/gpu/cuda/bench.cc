@@ -15,11 +15,13 @@
 #include "gpu/cuda/linear.h"
 #include "gpu/cuda/random_fill.h"
 #include "protocol/base/prng.h"
+#include "tests/gpu/cuda/bench_experts.h"
 #include "tests/gpu/cuda/bench_kernels.h"
 #include "tests/gpu/cuda/bench_model.h"
 #include "tests/gpu/cuda/bench_sampling.h"
 #include "tests/gpu/cuda/bench_small.h"
 #include "tests/gpu/cuda/bench_table.h"
+#include "tests/gpu/cuda/bench_weights.h"
 #include "tests/gpu/cuda/device_fixture.h"
 
 namespace reprise::engine::cuda::bench {
@@ -27,7 +29,7 @@ namespace {
 
 using test::Must;
 
-constexpr uint32_t kHidden = 5120, kInner = 2304, kHeads = 64, kDim = 512, kTopk = 512;
+constexpr uint32_t kHidden = 5120, kHeads = 64, kDim = 512, kTopk = 512;
 
 class Bench {
  public:
@@ -41,7 +43,7 @@ class Bench {
   void Run() {
     Ceilings();
     if (Wanted("copies")) Copies();
-    if (Wanted("experts")) Experts();
+    if (Wanted("experts")) BenchExperts(read_, bf16_);
     if (Wanted("linears")) Linears();
     if (Wanted("indexer")) Indexer();
     if (Wanted("attention")) Attention();
@@ -144,90 +146,6 @@ class Bench {
     }
   }
 
-  // A random matrix in the packed layout: any bytes are codes.
-  struct Weights {
-    DeviceMemory codes, scales;
-    DeviceLinear view;
-  };
-  Weights RandomWeights(WeightFormat format, uint32_t outputs, uint32_t inputs, uint32_t copies,
-                        bool experts = false) {
-    Weights weights;
-    weights.view = {.format = format,
-                    .outputs = outputs,
-                    .inputs = inputs,
-                    .output_tiles = (outputs + 63) / 64,
-                    .input_tiles = (inputs + 63) / 64,
-                    .slices = SlicesOf(outputs, experts)};
-    const uint64_t tiles = uint64_t{weights.view.output_tiles} * weights.view.input_tiles * copies;
-    weights.codes = Must(DeviceMemory::Allocate(tiles * TileBytes(format)));
-    weights.scales = Must(DeviceMemory::Allocate(tiles * TileScaleBytes(format) + 16));
-    if (format == WeightFormat::kBf16) {
-      FillBf16(weights.codes.data(), weights.codes.bytes() / 2, 1, 0.02f, stream_.get());
-    } else {
-      FillRandom(weights.codes.data(), weights.codes.bytes(), 1, 255, stream_.get());
-    }
-    FillScaleWords(weights.scales.data(), weights.scales.bytes(), 2, ScaleByte(format, 118),
-                   ScaleByte(format, 121), stream_.get());
-    weights.view.codes = weights.codes.data();
-    weights.view.scales = weights.scales.data();
-    return weights;
-  }
-
-  void Experts() {
-    constexpr uint32_t kExperts = 64;
-    const Weights up = RandomWeights(WeightFormat::kFp4, 2 * kInner, kHidden, kExperts, true);
-    const Weights down = RandomWeights(WeightFormat::kFp4, kHidden, kInner, kExperts, true);
-    const double expert_bytes = 18'800'640;
-    for (const uint32_t rows : {1u, 4u, 8u, 16u, 32u, 64u, 128u, 256u, 512u}) {
-      const uint32_t experts = kExperts, slots = experts * rows;
-      const uint32_t tile_rows = LinearTileRows(rows);
-      std::vector<ExpertTile> list;
-      for (uint32_t e = 0; e < experts; ++e) {
-        for (uint32_t at = 0; at < rows; at += tile_rows) {
-          list.push_back({e, e * rows + at, std::min(tile_rows, rows - at)});
-        }
-      }
-      const test::OnDevice<ExpertTile> tiles(list);
-      const test::OnDevice<uint32_t> count(
-          std::vector<uint32_t>{static_cast<uint32_t>(list.size())});
-      const DeviceMemory x = Must(DeviceMemory::Allocate(uint64_t{slots} * kHidden * 2));
-      const DeviceMemory z = Must(DeviceMemory::Allocate(uint64_t{slots} * kInner * 2));
-      const DeviceMemory y = Must(DeviceMemory::Allocate(uint64_t{slots} * kHidden * 2));
-      FillBf16(x.data(), uint64_t{slots} * kHidden, 5, 1, stream_.get());
-      FillBf16(z.data(), uint64_t{slots} * kInner, 6, 1, stream_.get());
-      LinearCall call{.matrix = up.view,
-                      .output = LinearOutput::kSwiglu,
-                      .x = x.data(),
-                      .x_stride = kHidden,
-                      .y = z.data(),
-                      .y_stride = kInner,
-                      .rows = slots,
-                      .limit = 10,
-                      .tiles = tiles.data(),
-                      .tile_count = count.data(),
-                      .tiles_max = static_cast<uint32_t>(list.size())};
-      LinearCall second = call;
-      second.matrix = down.view;
-      second.output = LinearOutput::kBf16;
-      second.x = z.data();
-      second.x_stride = kInner;
-      second.y = y.data();
-      second.y_stride = kHidden;
-      const double seconds = Seconds(stream_.get(), [&](int) {
-        Check(LaunchLinear(call, tile_rows, stream_.get()));
-        Check(LaunchLinear(second, tile_rows, stream_.get()));
-      });
-      const std::string name = "experts, FP4, " + std::to_string(rows) + " rows each";
-      if (rows <= 64) {
-        Row(name, seconds, experts * expert_bytes / seconds / 1e9, read_, "GB/s",
-            rows <= 16 ? 75 : 0);
-      } else {
-        Row(name, seconds, 2.0 * slots * 3 * kInner * kHidden / seconds / 1e12, bf16_, "TFLOP/s",
-            55);
-      }
-    }
-  }
-
   void Linears() {
     const struct {
       const char* name;
@@ -245,7 +163,8 @@ class Bench {
       const uint64_t bytes =
           uint64_t{shape.outputs} * shape.inputs * 2 >> static_cast<int>(shape.format);
       const uint32_t copies = static_cast<uint32_t>(std::max<uint64_t>(1, (256ull << 20) / bytes));
-      const Weights weights = RandomWeights(shape.format, shape.outputs, shape.inputs, copies);
+      const BenchWeights weights(shape.format, shape.outputs, shape.inputs, copies, false,
+                                 stream_.get());
       for (const uint32_t rows : {1u, 64u, 128u, 4096u}) {
         if (rows > 128 && shape.outputs > 100'000) continue;
         const uint64_t x_stride = uint64_t{shape.inputs} * shape.blocks;
