@@ -50,7 +50,7 @@ struct Ring {
     if (threadIdx.x == 0) {
       for (uint32_t i = 0; i < kRingStages; ++i) {
         InitBarrier(full + i * 8, 1 + 32);  // The bytes of weights, and each lane's of rows.
-        InitBarrier(full + (kRingStages + i) * 8, kGroupThreads / 32);
+        InitBarrier(full + (kRingStages + i) * 8, kGroupThreads / 32 * kWarpArrivals);
       }
       FenceBarriers();
     }
@@ -189,7 +189,7 @@ __device__ inline void MultiplyRing(const LinearCall& call,
 #pragma unroll
     for (uint32_t tile = 0; tile < Stage::kTiles; ++tile) multiply(tile);
     __syncwarp();
-    if (lane == 0) ArriveAt(ring.Empty());
+    if (Arrives(lane)) ArriveAt(ring.Empty());
     ring.Next();
   }
   if (left > 0) {
