@@ -30,7 +30,7 @@ constexpr uint32_t SlicesOf(uint32_t outputs, bool experts) {
 }
 
 // Rows [first, first + rows) of slots that go to one expert.
-struct ExpertTile {
+struct alignas(16) ExpertTile {
   uint32_t expert = 0, first = 0, rows = 0;
 };
 

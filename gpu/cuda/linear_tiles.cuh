@@ -30,13 +30,13 @@ __device__ inline bool FindWork(const LinearCall& call, uint32_t output_tile, ui
                                 uint32_t tile_rows, Work* work) {
   uint64_t tile = output_tile;
   if (call.tiles != nullptr) {
-    // Perhaps before earlier launches have ended (launch.cuh).
+    // Perhaps before earlier launches have ended (launch.cuh). Both loads at once: what lies there
+    // beyond the last tile is nothing, and not used.
+    const uint4 expert = __ldcg(reinterpret_cast<const uint4*>(call.tiles + row_tile));
     if (row_tile >= __ldcg(call.tile_count)) return false;
-    const ExpertTile* const at = call.tiles + row_tile;
-    const ExpertTile expert = {__ldcg(&at->expert), __ldcg(&at->first), __ldcg(&at->rows)};
-    tile += uint64_t{expert.expert} * call.matrix.output_tiles;
-    work->row = expert.first;
-    work->rows = expert.rows;
+    tile += uint64_t{expert.x} * call.matrix.output_tiles;
+    work->row = expert.y;
+    work->rows = expert.z;
   } else {
     work->row = row_tile * tile_rows;
     work->rows = min(tile_rows, call.rows - work->row);
