@@ -266,7 +266,8 @@ bool FakeFabric::Open(const FakeQueuePair& pair, const SendWork& work) {
     return false;
   }
   const Bytes memory(const_cast<std::byte*>(work.data), work.bytes);
-  return open_windows_.try_emplace(work.remote_key, pair.number_, region_key, memory).second;
+  const OpenWindow window = {pair.number_, region_key, memory};
+  return open_windows_.try_emplace(work.remote_key, window).second;
 }
 
 void FakeFabric::Execute(FakeQueuePair* from, const SendWork& work) {
