@@ -97,13 +97,12 @@ absl::Status Mapping::Open(const char* name, unsigned memfd_flags, uint64_t byte
   auto* begin = static_cast<std::byte*>(reservation);
   const uint64_t skip = -reinterpret_cast<uintptr_t>(begin) & (alignment - 1);
   void* mapped = mmap(begin + skip, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd_, 0);
-  if (mapped == MAP_FAILED) {
-    const int error = errno;
-    munmap(begin, reserved);
-    return ErrnoStatus(error, "mapping " + what);
-  }
+  const int error = errno;
   if (skip > 0) munmap(begin, skip);
   munmap(begin + skip + bytes, reserved - skip - bytes);
+  // What fails may have unmapped the reservation before: what lies there now may be another
+  // thread's, and the addresses stay as they are.
+  if (mapped == MAP_FAILED) return ErrnoStatus(error, "mapping " + what);
   memory_ = {static_cast<std::byte*>(mapped), bytes};
   // Core dumps are for state, not for gigabytes of other people's contexts.
   (void)madvise(mapped, bytes, MADV_DONTDUMP);

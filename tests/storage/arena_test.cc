@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <thread>
 
@@ -149,6 +151,24 @@ TEST(ArenaTest, TouchingMakesEveryPageResident) {
     ASSERT_EQ(fstat((*arena)->read_only_fd(), &info), 0);
     EXPECT_EQ(static_cast<uint64_t>(info.st_blocks) * 512, touch ? (*arena)->bytes() : 0u);
   }
+}
+
+// Huge pages that cannot be had must not cost another thread what it maps meanwhile.
+TEST(ArenaTest, MemoryOfOtherThreadsStaysTheirs) {
+  constexpr size_t kBytes = 256 << 10;
+  std::atomic<bool> done = false;
+  std::thread other([&done] {
+    while (!done.load()) {
+      void* memory =
+          mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      ASSERT_NE(memory, MAP_FAILED);
+      std::memset(memory, 1, kBytes);
+      munmap(memory, kBytes);
+    }
+  });
+  for (int i = 0; i < 600; ++i) MakeArena(4096, 512, true);
+  done = true;
+  other.join();
 }
 
 TEST(ArenaTest, ImpossibleSizesAreErrorsWithNames) {
