@@ -108,7 +108,7 @@ class EngineBench {
   // The last 128 rows of both prefixes of the text just prefilled, with and without the decoder.
   // All four go by turns, so that they see the same machine; the median difference is its share.
   absl::Status DecoderShares(EngineBenchFigures* figures) {
-    constexpr uint32_t kTurnsOfRound = 12;
+    constexpr uint32_t kTurnsOfRound = 40;
     std::vector<double> shares_short, shares_long;
     for (uint32_t turn = 0; turn < kTurnsOfRound * options_.rounds; ++turn) {
       RP_ASSIGN(const double share_short, DecoderShare(kShortTokens));
