@@ -364,6 +364,19 @@ cudaError_t Launch(const LinearCall& call, uint32_t tile_rows, cudaStream_t stre
   }
 }
 
+// Fewer rows than LinearTileRows where a matrix of few outputs would leave most of the chip idle.
+uint32_t DenseTileRows(const LinearCall& call) {
+  constexpr uint32_t kBlockOutputs = 128, kAtOnce = 112;  // Blocks, in clusters of eight.
+  const uint32_t most = LinearTileRows(call.rows);
+  if (call.matrix.slices == 1) return most;
+  for (const uint32_t tile : {32u, 64u}) {
+    const uint32_t blocks =
+        TilesOf(call.matrix.outputs, kBlockOutputs) * call.matrix.slices * TilesOf(call.rows, tile);
+    if (tile < most && blocks <= kAtOnce) return tile;
+  }
+  return most;
+}
+
 }  // namespace
 
 uint32_t LinearTileRows(uint32_t rows) {
@@ -392,6 +405,10 @@ cudaError_t LaunchLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_
   if (call.matrix.slices > 1) return cudaErrorInvalidValue;
   return ByFormat(call.matrix.format,
                   [&](auto format) { return Launch<format.value>(call, tile_rows, stream); });
+}
+
+cudaError_t LaunchLinear(const LinearCall& call, cudaStream_t stream) {
+  return LaunchLinear(call, DenseTileRows(call), stream);
 }
 
 }  // namespace reprise::engine::cuda

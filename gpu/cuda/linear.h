@@ -90,8 +90,7 @@ cudaError_t LaunchLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_
 // outputs that a block takes where tiles have 128 rows, 2 or 4; 0: the quicker.
 cudaError_t LaunchDenseLinear(const LinearCall& call, uint32_t tile_rows, uint32_t block_tiles,
                               cudaStream_t stream);
-inline cudaError_t LaunchLinear(const LinearCall& call, cudaStream_t stream) {
-  return LaunchLinear(call, LinearTileRows(call.rows), stream);
-}
+// By the tiles that are the quickest for one matrix.
+cudaError_t LaunchLinear(const LinearCall& call, cudaStream_t stream);
 
 }  // namespace reprise::engine::cuda

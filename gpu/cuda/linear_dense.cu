@@ -15,7 +15,8 @@ namespace {
 constexpr int kMultipliers = 2;  // Warpgroups.
 constexpr int kStageTiles = 2;   // Of inputs.
 constexpr uint32_t kSlicesMax = 8;
-// Of a block of few rows: two of them leave a multiprocessor room for those of the next launch.
+// Of a block of few rows: two of them leave a multiprocessor room for those of the next launch. But
+// matrices in bf16 are small, and their blocks few: all they need may come before the launch does.
 constexpr uint32_t kFewShared = 72 * 1024;
 // Shares of so many eights of rows, of all slices together, at most.
 constexpr uint32_t SharesOf(uint32_t eights) {
@@ -37,8 +38,8 @@ struct Plan {
   static constexpr uint32_t kRowsBytes = kRows * 128, kCodes = TileBytes(kFormat);
   static constexpr uint32_t kScaleWords = TileScaleBytes(kFormat) / 4;
   static constexpr uint32_t kStageBytes = kStageTiles * (kRowsBytes + kOutputTiles * kCodes);
-  static constexpr uint32_t kStages =
-      std::clamp<uint32_t>((kWide ? kSharedMax : kFewShared) / kStageBytes, 2, 6);
+  static constexpr uint32_t kStages = std::clamp<uint32_t>(
+      (kWide || kFormat == WeightFormat::kBf16 ? kSharedMax : kFewShared) / kStageBytes, 2, 6);
   // Later, sums: of every slice its share of the eights of rows, four values of a thread.
   // And the block's own share as it is stored, one tile of a warpgroup after the other.
   static constexpr uint32_t kSumsBytes = SharesOf(kRows / 8) * kOutputTiles * kGroupThreads * 16;
