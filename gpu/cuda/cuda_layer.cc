@@ -86,7 +86,7 @@ absl::Status CudaEngine::Mix(const MhcDevice& mhc, const DeviceMemory& norm, uin
                      .x_round = Bits(work_.x_round)};
   if (adds) now_ = 1 - now_;
   pre_ = 1 - pre_;
-  if (rows <= kMixesLeft) mixes_left_ = call.mixes;
+  mixes_left_ = call.mixes;
   return CudaStatus(LaunchMix(call, stream_.get()), "mix");
 }
 

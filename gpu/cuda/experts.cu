@@ -35,89 +35,103 @@ __device__ inline float Affinity(float logit) {
   return sqrtf(logit > 20 ? logit : log1pf(expf(logit)));
 }
 
-// Of the experts that one of kThreads threads looks at.
-template <uint32_t kThreads>
-struct Biases {
-  __device__ Biases(const RouteCall& call, uint32_t thread) {
+constexpr uint32_t kRowThreads = 128;
+
+// By kRowThreads threads a row's experts are chosen. kExperts: at least as many as there are, so
+// that all of a thread's are looked at together.
+template <uint32_t kExperts>
+class RowChoice {
+ public:
+  // Of a row: what its experts are chosen by.
+  struct Room {
+    uint32_t orders[kExperts];  // Of the scores.
+    float affinities[kExperts];
+  };
+
+  __device__ RowChoice(const RouteCall& call, uint32_t thread) : call_(call), thread_(thread) {
 #pragma unroll
-    for (uint32_t i = 0; i < kExpertsMax / kThreads; ++i) {
-      const uint32_t e = i * kThreads + thread;
-      if (e >= call.experts) break;
-      text[i] = call.bias[e];
-      image[i] = call.image_bias[e];
+    for (uint32_t i = 0; i < kEach; ++i) {
+      const uint32_t e = min(i * kRowThreads + thread, call.experts - 1);
+      text_[i] = call.bias[e];
+      image_[i] = call.image_bias[e];
     }
   }
-  float text[kExpertsMax / kThreads], image[kExpertsMax / kThreads];
-};
 
-// What a row's experts are chosen by.
-struct RowScores {
-  uint32_t orders[kExpertsMax];  // Of the scores.
-  float affinities[kExpertsMax];
-
-  // By kThreads threads.
-  template <uint32_t kThreads>
-  __device__ void Fill(const RouteCall& call, uint32_t row, uint32_t thread,
-                       const Biases<kThreads>& biases) {
-    const float* const logits = call.logits + uint64_t{row} * call.experts;
-    const bool image = call.image[row] != 0;
+  __device__ void Fill(uint32_t row, Room& room) const {
+    const float* const logits = call_.logits + uint64_t{row} * call_.experts;
+    const bool image = call_.image[row] != 0;
+    float own[kEach];
 #pragma unroll
-    for (uint32_t i = 0; i < kExpertsMax / kThreads; ++i) {
-      const uint32_t e = i * kThreads + thread;
-      if (e >= call.experts) break;
-      const float affinity = Affinity(__ldcg(logits + e));
-      affinities[e] = affinity;
-      orders[e] = OrderOf(affinity + (image ? biases.image[i] : biases.text[i]));
+    for (uint32_t i = 0; i < kEach; ++i) {
+      own[i] = __ldcg(logits + min(i * kRowThreads + thread_, call_.experts - 1));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < kEach; ++i) {
+      const uint32_t e = i * kRowThreads + thread_;
+      const float affinity = Affinity(own[i]);
+      const uint32_t order = OrderOf(affinity + (image ? image_[i] : text_[i]));
+      room.affinities[e] = affinity;
+      room.orders[e] = e < call_.experts ? order : 0;
     }
   }
-};
 
-// By a warp: the best scores, of equal ones the lower experts. Lane l has experts l, l + 32 and so
-// on.
-__device__ inline void Choose(const RouteCall& call, uint32_t row, const RowScores& scores) {
-  constexpr uint32_t kOfLane = kExpertsMax / 32;
-  const uint32_t lane = threadIdx.x % 32;
-  uint32_t orders[kOfLane];  // 0: not an expert, or taken.
+  // By a warp, when all are filled: the best scores, of equal ones the lower experts. Lane l has
+  // experts l, l + 32 and so on.
+  __device__ void Choose(uint32_t row, const Room& room) const {
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t orders[kOfLane];  // 0: not an expert, or taken.
 #pragma unroll
-  for (uint32_t i = 0; i < kOfLane; ++i) {
-    if (i * 32 >= call.experts) break;
-    orders[i] = i * 32 + lane < call.experts ? scores.orders[i * 32 + lane] : 0;
-  }
-  uint32_t chosen = 0;  // Lane k: the k-th best.
-  for (uint32_t k = 0; k < call.chosen; ++k) {
-    uint32_t largest = 0;
-#pragma unroll
-    for (uint32_t i = 0; i < kOfLane; ++i) {
-      if (i * 32 >= call.experts) break;
-      largest = max(largest, orders[i]);
+    for (uint32_t i = 0; i < kOfLane; ++i) orders[i] = room.orders[i * 32 + lane];
+    uint32_t chosen = 0;  // Lane k: the k-th best.
+    for (uint32_t k = 0; k < call_.chosen; ++k) {
+      const uint32_t best = TakeBest(orders);
+      if (lane == k) chosen = best;
     }
+    Store(row, chosen, lane < call_.chosen ? room.affinities[chosen] : 0.0f);
+  }
+
+ private:
+  static constexpr uint32_t kEach = kExperts / kRowThreads, kOfLane = kExperts / 32;
+
+  // The lowest of the experts with the best score.
+  __device__ static uint32_t TakeBest(uint32_t (&orders)[kOfLane]) {
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t largest = orders[0];
+#pragma unroll
+    for (uint32_t i = 1; i < kOfLane; ++i) largest = max(largest, orders[i]);
     const uint32_t best = __reduce_max_sync(kAll, largest);
-    uint32_t first = kExpertsMax;
+    uint32_t first = kExperts;
 #pragma unroll
-    for (uint32_t i = 0; i < kOfLane; ++i) {
-      if (i * 32 >= call.experts) break;
-      if (orders[i] == best) first = min(first, i * 32 + lane);
+    for (uint32_t i = kOfLane; i-- > 0;) {
+      if (orders[i] == best) first = i * 32 + lane;
     }
     first = __reduce_min_sync(kAll, first);
 #pragma unroll
     for (uint32_t i = 0; i < kOfLane; ++i) {
-      if (i * 32 >= call.experts) break;
       if (i * 32 + lane == first) orders[i] = 0;
     }
-    if (lane == k) chosen = first;
+    return first;
   }
-  const bool real = lane < call.chosen;
-  const float weight = real ? scores.affinities[chosen] : 0.0f;
-  float sum = 0;
-  uint32_t place = 0;  // Ascending by expert.
-  for (uint32_t k = 0; k < call.chosen; ++k) {
-    sum += __shfl_sync(kAll, weight, k);
-    place += __shfl_sync(kAll, chosen, k) < chosen ? 1 : 0;
+
+  // Choices, ascending by expert; lane k has the k-th.
+  __device__ void Store(uint32_t row, uint32_t chosen, float affinity) const {
+    float sum = 0;
+    uint32_t place = 0;
+#pragma unroll 4
+    for (uint32_t k = 0; k < call_.chosen; ++k) {
+      sum += __shfl_sync(kAll, affinity, k);
+      place += __shfl_sync(kAll, chosen, k) < chosen ? 1 : 0;
+    }
+    if (threadIdx.x % 32 >= call_.chosen) return;
+    const uint64_t at = uint64_t{row} * call_.chosen + place;
+    call_.expert_of[at] = chosen;
+    call_.weight_of[at] = affinity / (sum + 1e-20f) * call_.scaling;
   }
-  if (!real) return;
-  call.expert_of[uint64_t{row} * call.chosen + place] = chosen;
-  call.weight_of[uint64_t{row} * call.chosen + place] = weight / (sum + 1e-20f) * call.scaling;
-}
+
+  const RouteCall& call_;
+  uint32_t thread_;
+  float text_[kEach], image_[kEach];
+};
 
 // A slot of an expert for the i-th choice, or none.
 __device__ inline void StoreSlot(const RouteCall& call, uint32_t i, uint32_t slot, float weight) {
@@ -130,7 +144,17 @@ __device__ inline void StoreSlot(const RouteCall& call, uint32_t i, uint32_t slo
 // ---- Many rows ---------------------------------------------------------------------------------
 
 constexpr uint32_t kRouteRows = 4;  // Of a block.
-constexpr uint32_t kRowThreads = 128, kThreads = kRouteRows * kRowThreads;
+constexpr uint32_t kThreads = kRouteRows * kRowThreads;
+
+// Which of a block's rows a thread is at, and whether its warp is the one that chooses: warps of
+// different rows on different schedulers.
+struct RoutePlace {
+  __device__ RoutePlace()
+      : row(threadIdx.x / kRowThreads), chooses(threadIdx.x % kRowThreads / 32 == row) {}
+  uint32_t row;
+  bool chooses;
+};
+static_assert(kRouteRows <= kRowThreads / 32);
 
 // Who goes where, by a block, of this rank's experts. Which slot of an expert a row gets does not
 // matter: every slot is computed by itself.
@@ -167,11 +191,9 @@ __device__ inline void PlanTiles(const RouteCall& call, PlanRoom& room) {
   }
   if (lane == 31) room.of_warp[warp] = upto;
   __syncthreads();
-  uint2 next = {upto.x - own.x, upto.y - own.y};
-  for (uint32_t w = 0; w < warp; ++w) {
-    next.x += room.of_warp[w].x;
-    next.y += room.of_warp[w].y;
-  }
+  const uint2 of_lane = lane < warp ? room.of_warp[lane] : uint2{0, 0};
+  uint2 next = {upto.x - own.x + __reduce_add_sync(kAll, of_lane.x),
+                upto.y - own.y + __reduce_add_sync(kAll, of_lane.y)};
   if (threadIdx.x == kThreads - 1) *call.tile_count = next.y + own.y;
 #pragma unroll
   for (uint32_t i = 0; i < kEach; ++i) {
@@ -185,48 +207,70 @@ __device__ inline void PlanTiles(const RouteCall& call, PlanRoom& room) {
   }
 }
 
+// counts are 0. A thread's first choices stay in registers.
 __device__ inline void Plan(const RouteCall& call, PlanRoom& room) {
+  constexpr uint32_t kHeld = 2;
   const uint32_t slots = call.rows * call.chosen;
   const auto own_of = [&](uint32_t i) { return __ldcg(call.expert_of + i) - call.own_first; };
-  for (uint32_t e = threadIdx.x; e < call.own; e += kThreads) room.counts[e] = 0;
-  __syncthreads();
-#pragma unroll 4
-  for (uint32_t i = threadIdx.x; i < slots; i += kThreads) {
-    const uint32_t own = own_of(i);
+  const auto count = [&](uint32_t own) {
     if (own < call.own) atomicAdd(&room.counts[own], 1);
+  };
+  const auto place = [&](uint32_t i, uint32_t own, float weight) {
+    StoreSlot(call, i, own < call.own ? atomicAdd(&room.firsts[own], 1) : kNoSlot, weight);
+  };
+  uint32_t held[kHeld];
+  float weights[kHeld];
+#pragma unroll
+  for (uint32_t h = 0; h < kHeld; ++h) {
+    const uint32_t i = h * kThreads + threadIdx.x;
+    held[h] = i < slots ? own_of(i) : kNoSlot;
+    weights[h] = i < slots ? __ldcg(call.weight_of + i) : 0.0f;
   }
+#pragma unroll
+  for (const uint32_t own : held) count(own);
+#pragma unroll 4
+  for (uint32_t i = kHeld * kThreads + threadIdx.x; i < slots; i += kThreads) count(own_of(i));
   __syncthreads();
   PlanTiles(call, room);
   __syncthreads();
+#pragma unroll
+  for (uint32_t h = 0; h < kHeld; ++h) {
+    const uint32_t i = h * kThreads + threadIdx.x;
+    if (i < slots) place(i, held[h], weights[h]);
+  }
 #pragma unroll 4
-  for (uint32_t i = threadIdx.x; i < slots; i += kThreads) {
-    const uint32_t own = own_of(i);
-    const float weight = __ldcg(call.weight_of + i);
-    StoreSlot(call, i, own < call.own ? atomicAdd(&room.firsts[own], 1) : kNoSlot, weight);
+  for (uint32_t i = kHeld * kThreads + threadIdx.x; i < slots; i += kThreads) {
+    place(i, own_of(i), __ldcg(call.weight_of + i));
   }
 }
 
-// A block takes four rows; the last one then plans for all.
+// A block takes four rows; the last one then plans for all. Blocks before them make mixes, whose
+// sums are known before the product with the gate ends.
+template <uint32_t kExperts>
 __global__ __launch_bounds__(kThreads) void Route(const __grid_constant__ RouteCall call) {
-  __shared__ union {
-    RowScores scores[kRouteRows];
-    PlanRoom plan;
-  } room;
+  using Choice = RowChoice<kExperts>;
+  __shared__ typename Choice::Room rooms[kRouteRows];
+  __shared__ PlanRoom plan;
   __shared__ uint32_t ticket;
-  const uint32_t in_block = threadIdx.x / kRowThreads, thread = threadIdx.x % kRowThreads;
-  const Biases<kRowThreads> biases(call, thread);
-  WaitForEarlier();
-  LetNextBegin();
-  const uint32_t row = blockIdx.x * kRouteRows + in_block;
-  if (row < call.rows) room.scores[in_block].Fill(call, row, thread, biases);
+  const uint32_t mixes = MixesBlocks(call.mixes.rows);
+  if (blockIdx.x < mixes) {
+    FinishMixes(call.mixes, MixLane(call.mixes.weights), blockIdx.x);
+    return FollowEarlier();
+  }
+  const RoutePlace place;
+  const Choice choice(call, threadIdx.x % kRowThreads);
+  for (uint32_t e = threadIdx.x; e < call.own; e += kThreads) plan.counts[e] = 0;
+  FollowEarlier();
+  const uint32_t row = (blockIdx.x - mixes) * kRouteRows + place.row;
+  if (row < call.rows) choice.Fill(row, rooms[place.row]);
   __syncthreads();
-  if (row < call.rows && thread < 32) Choose(call, row, room.scores[in_block]);
+  if (row < call.rows && place.chooses) choice.Choose(row, rooms[place.row]);
   __syncthreads();
   if (threadIdx.x == 0) ticket = TakeTicket(call.ticket);
   __syncthreads();
-  if (ticket + 1 < gridDim.x) return;
+  if (ticket + 1 < gridDim.x - mixes) return;
   if (threadIdx.x == 0) *call.ticket = 0;
-  Plan(call, room.plan);
+  Plan(call, plan);
 }
 
 // ---- Few rows ----------------------------------------------------------------------------------
@@ -235,7 +279,6 @@ constexpr uint32_t kFewRows = 8;
 static_assert(kThreads == kSliceGroups * kGroupThreads);
 
 struct FewRoom {
-  RowScores scores[kRouteRows];
   uint32_t experts[kFewRows * kChosenMax];  // By choice: this rank's, or one that is nobody's.
   uint8_t first[kFewRows * kChosenMax];     // Whether no earlier choice is of the same expert.
   uint32_t ticket;
@@ -281,19 +324,22 @@ __device__ inline void PlanFew(const RouteCall& call, FewRoom& room) {
 
 // The last block of their product with the gate does all the rest; blocks beyond those of the
 // product make mixes.
+template <uint32_t kExperts>
 __global__ __launch_bounds__(kThreads) void GateAndRoute(const __grid_constant__ LinearCall gate,
                                                          const __grid_constant__ RouteCall call) {
+  using Choice = RowChoice<kExperts>;
+  __shared__ typename Choice::Room rooms[kRouteRows];
   __shared__ FewRoom room;
   const uint32_t blocks = gate.matrix.output_tiles * ClusterBlocks();
   if (blockIdx.x >= blocks) {
     const MixLane weights(call.mixes.weights);
     FollowEarlier();
-    const uint32_t row = blockIdx.x - blocks;
-    if (row < call.mixes.rows) FinishMixes(call.mixes, weights, row);
+    const uint32_t block = blockIdx.x - blocks;
+    if (block < MixesBlocks(call.mixes.rows)) FinishMixes(call.mixes, weights, block);
     return;
   }
-  const uint32_t in_four = threadIdx.x / kRowThreads, thread = threadIdx.x % kRowThreads;
-  const Biases<kRowThreads> biases(call, thread);
+  const RoutePlace place;
+  const Choice choice(call, threadIdx.x % kRowThreads);
   MultiplySlicedFewRows<WeightFormat::kBf16, kFewRows>(gate);
   __syncthreads();
   if (threadIdx.x == 0) room.ticket = TakeTicket(call.ticket);
@@ -301,10 +347,10 @@ __global__ __launch_bounds__(kThreads) void GateAndRoute(const __grid_constant__
   if (room.ticket + 1 < blocks) return;
   if (threadIdx.x == 0) *call.ticket = 0;
   for (uint32_t first = 0; first < call.rows; first += kRouteRows) {
-    const uint32_t row = first + in_four;
-    if (row < call.rows) room.scores[in_four].Fill(call, row, thread, biases);
+    const uint32_t row = first + place.row;
+    if (row < call.rows) choice.Fill(row, rooms[place.row]);
     __syncthreads();
-    if (row < call.rows && thread < 32) Choose(call, row, room.scores[in_four]);
+    if (row < call.rows && place.chooses) choice.Choose(row, rooms[place.row]);
     __syncthreads();
   }
   if (threadIdx.x < 32) PlanFew(call, room);
@@ -315,24 +361,29 @@ bool FitsFew(const LinearCall& gate, const RouteCall& call) {
          gate.matrix.format == WeightFormat::kBf16 && gate.matrix.slices >= kSliceGroups;
 }
 
+uint32_t Ceil(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
+
+template <uint32_t kExperts>
+cudaError_t Launch(const LinearCall& gate, const RouteCall& call, cudaStream_t stream) {
+  const uint32_t mixes = MixesBlocks(call.mixes.rows);
+  if (FitsFew(gate, call)) {
+    const uint32_t cluster = gate.matrix.slices / kSliceGroups;
+    return Queue<GateAndRoute<kExperts>>(
+        (gate.matrix.output_tiles + Ceil(mixes, cluster)) * cluster, kThreads,
+        SliceSharedBytes<kFewRows>(gate.matrix.slices), cluster, stream, gate, call);
+  }
+  const cudaError_t error = LaunchLinear(gate, stream);
+  if (error != cudaSuccess) return error;
+  return QueueNext(Route<kExperts>, {Ceil(call.rows, kRouteRows) + mixes, kThreads}, stream, call);
+}
+
 }  // namespace
 
 cudaError_t LaunchRoute(const LinearCall& gate, const RouteCall& call, cudaStream_t stream) {
   if (call.experts > kExpertsMax || call.chosen > kChosenMax) return cudaErrorInvalidValue;
-  if (FitsFew(gate, call)) {
-    const uint32_t cluster = gate.matrix.slices / kSliceGroups;
-    const uint32_t more = (call.mixes.rows + cluster - 1) / cluster;
-    return Queue<GateAndRoute>((gate.matrix.output_tiles + more) * cluster, kThreads,
-                               SliceSharedBytes<kFewRows>(gate.matrix.slices), cluster, stream,
-                               gate, call);
-  }
-  cudaError_t error = LaunchLinear(gate, stream);
-  if (error != cudaSuccess) return error;
-  if (call.mixes.rows > 0) {
-    error = LaunchMixes(call.mixes, stream);
-    if (error != cudaSuccess) return error;
-  }
-  return QueueNext(Route, {(call.rows + kRouteRows - 1) / kRouteRows, kThreads}, stream, call);
+  if (call.experts <= 128) return Launch<128>(gate, call, stream);
+  if (call.experts <= 384) return Launch<384>(gate, call, stream);
+  return Launch<kExpertsMax>(gate, call, stream);
 }
 
 }  // namespace reprise::engine::cuda

@@ -53,6 +53,16 @@ __device__ inline float RoundA(float x, uint32_t scale) {
   return E4m3Value(CodeA(x, scale)) * PowerOf(scale);
 }
 
+// The same of two, by fewer instructions.
+__device__ inline float2 RoundPairA(float2 x, uint32_t scale) {
+  const float inverse = InverseOfScaleA(scale), power = PowerOf(scale);
+  const auto clamped = [&](float one) { return fminf(fmaxf(one * inverse, -448.0f), 448.0f); };
+  const __nv_fp8x2_storage_t codes =
+      __nv_cvt_float2_to_fp8x2(make_float2(clamped(x.x), clamped(x.y)), __NV_SATFINITE, __NV_E4M3);
+  const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+  return {values.x * power, values.y * power};
+}
+
 // ---- E2M1, quantisers B and C ------------------------------------------------------------------
 
 // x / s, clamped to 6, ties to the even code.

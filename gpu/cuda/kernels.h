@@ -125,11 +125,12 @@ struct MixCall {
   Bf16Bits* x = nullptr;
   Bf16Bits* x_round = nullptr;
 };
-// Of up to so many rows, only the partial sums: their mixes take longer than all else, nobody
-// wants them before the next LaunchMix, and a launch in between takes them along at no cost of
-// time (`mixes` of ProjectedCall and RouteCall), or else LaunchMixes makes them.
-inline constexpr uint32_t kMixesLeft = 8;
-// One launch for up to kMixesLeft rows, else two.
+// Of the mixes only the sums, in `partials`: the rest takes longer than all else, nobody wants it
+// before the next LaunchMix, and a launch in between takes it along at no cost of time (`mixes` of
+// ProjectedCall and RouteCall), or else LaunchMixes does it. Up to so many rows are one launch,
+// which leaves partial sums; more are two, which leave a row's sums where the first of its partial
+// ones was.
+inline constexpr uint32_t kPartialMixes = 8;
 cudaError_t LaunchMix(const MixCall& call, cudaStream_t stream);
 
 // x = norm(collapse(stream, pre)) alone. y null: the collapse before the norm is not wanted.
@@ -166,7 +167,9 @@ struct ProjectedCall {
   uint8_t* codes = nullptr;          // [rows][dim]
   uint8_t* scales = nullptr;         // [rows][dim / 32]
   const WindowView* ring = nullptr;  // On the host.
-  MixesCall mixes;                   // Taken along; of `step`'s rows, or none.
+  // Taken along, perhaps while the launch before still runs: a product lies between LaunchMix and
+  // this. Of `step`'s rows, or none.
+  MixesCall mixes;
 };
 cudaError_t LaunchProjected(const ProjectedCall& call, cudaStream_t stream);
 // Turns the last 2 pairs values of every head of q [rows][heads][dim].
@@ -300,7 +303,7 @@ struct RouteCall {
   float* slot_weights = nullptr;  // by slot
   ExpertTile* tiles = nullptr;
   uint32_t* tile_count = nullptr;
-  MixesCall mixes;  // Taken along.
+  MixesCall mixes;  // Taken along, after the product with the gate or beside it.
 };
 // `gate`: the product that gives the logits, in the same launch for up to 8 rows.
 struct LinearCall;

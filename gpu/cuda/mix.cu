@@ -13,7 +13,8 @@ namespace reprise::engine::cuda {
 namespace {
 
 constexpr uint32_t kTile = 64;  // Values of a copy that a block takes.
-constexpr uint32_t kHalf = 16;  // Threads, half a warp: they take a row of a tile.
+using Four = Bf16s<4>;
+constexpr uint32_t kHalf = kTile / 4;  // Threads, half a warp, that have Four each of a row of it.
 
 // ---- A tile of rows ----------------------------------------------------------------------------
 
@@ -22,47 +23,81 @@ constexpr uint32_t kHalf = 16;  // Threads, half a warp: they take a row of a ti
 struct TileRoom {
   uint8_t stream[kCopies][kTile * 128];
   uint8_t fn[kCopies][kMixTileValues * 2];
+  uint64_t come;  // A barrier.
 };
 
-// Begins to bring the tile's weights, by a block.
+// Begins to bring the tile's weights, by one thread: room.come ends its first phase with them.
 __device__ inline void QueueFn(const MixCall& call, uint32_t tile, TileRoom& room) {
-  const auto* fn =
-      reinterpret_cast<const uint8_t*>(call.fn + uint64_t{tile} * kCopies * kMixTileValues);
-  for (uint32_t at = threadIdx.x * 16; at < sizeof(room.fn); at += blockDim.x * 16) {
-    CopyAsync16(SharedAddress(room.fn) + at, fn + at, true);
+  if (threadIdx.x != 0) return;
+  const uint32_t come = SharedAddress(&room.come);
+  InitBarrier(come, 1);
+  FenceBarriers();
+  ArriveExpecting(come, sizeof(room.fn));
+  CopyFromGlobal(SharedAddress(room.fn), call.fn + uint64_t{tile} * kCopies * kMixTileValues,
+                 sizeof(room.fn), come);
+}
+
+// The lanes of this thread's group of so many.
+template <uint32_t kLanes>
+__device__ inline uint32_t Together() {
+  return ((1u << kLanes) - 1) << threadIdx.x % 32 / kLanes * kLanes;
+}
+
+// Squares of a row of a tile, which kTile / kCount threads of a warp add up: every four neighbours
+// by themselves, and then these in pairs, those far apart first, whatever a thread has of them.
+template <uint32_t kCount>
+class SquareSum {
+ public:
+  __device__ void Add(const Bf16s<kCount>& few) {
+#pragma unroll
+    for (uint32_t i = 0; i < kCount; ++i) {
+      sums_[i / 4] = fmaf(few[i], few[i], sums_[i / 4]);
+    }
   }
-  CopyCommit();
+  __device__ float Total() const {
+    constexpr uint32_t kThreads = kTile / kCount;
+    const uint32_t together = Together<kThreads>();
+    float sums[kCount / 4];
+#pragma unroll
+    for (uint32_t i = 0; i < kCount / 4; ++i) {
+      sums[i] = sums_[i];
+#pragma unroll
+      for (uint32_t step = kThreads / 2; step > 0; step /= 2) {
+        sums[i] += __shfl_xor_sync(together, sums[i], step);
+      }
+    }
+    return kCount == 8 ? sums[0] + sums[kCount / 4 - 1] : sums[0];
+  }
+
+ private:
+  float sums_[kCount / 4] = {};
+};
+
+template <uint32_t kCount>
+__device__ inline float SquaresOf(const Bf16s<kCount>& few) {
+  SquareSum<kCount> sum;
+  sum.Add(few);
+  return sum.Total();
 }
 
-// The sum over half a warp.
-__device__ inline float HalfSum(float x) {
-  const uint32_t half = 0xffffu << threadIdx.x % 32 / kHalf * kHalf;
-#pragma unroll
-  for (uint32_t step = kHalf / 2; step > 0; step /= 2) x += __shfl_xor_sync(half, x, step);
-  return x;
-}
-__device__ inline float Squares(float sum, const Four& four) {
-#pragma unroll
-  for (const float value : four.values) sum = fmaf(value, value, sum);
-  return sum;
-}
-
-// By half a warp: row r of the tile, with what is added to it, to where the products find it.
+// By kTile / kCount threads of a warp: row r of the tile, with what is added to it, to where the
+// products find it.
+template <uint32_t kCount>
 __device__ inline void KeepRow(const MixCall& call, uint64_t row, uint32_t tile, uint32_t r,
-                               const Four (&copies)[kCopies], TileRoom& room) {
-  const uint32_t in_half = threadIdx.x % kHalf, hidden = call.mixes.shape.hidden;
-  const uint32_t d = tile * kTile + in_half * 4;
-  float squares = 0;
+                               const Bf16s<kCount> (&copies)[kCopies], TileRoom& room) {
+  const uint32_t first = threadIdx.x % (kTile / kCount) * kCount, hidden = call.mixes.shape.hidden;
+  const uint32_t d = tile * kTile + first;
+  SquareSum<kCount> squares;
 #pragma unroll
   for (uint32_t c = 0; c < kCopies; ++c) {
     if (call.add.post != nullptr) copies[c].Store(call.updated + (row * kCopies + c) * hidden + d);
-    uint8_t* const to = room.stream[c] + SwizzledOffset(r, in_half / 2);
-    *reinterpret_cast<uint2*>(to + in_half % 2 * 8) = copies[c].Bits();
-    squares = Squares(squares, copies[c]);
+    uint8_t* const to = room.stream[c] + SwizzledOffset(r, first / 8) + first % 8 * 2;
+    *reinterpret_cast<Bf16s<kCount>*>(to) = copies[c];
+    squares.Add(copies[c]);
   }
-  squares = HalfSum(squares);
-  if (in_half == 0) {
-    call.mixes.partials[(row * (hidden / kTile) + tile) * kMixPartials + kStreamSquares] = squares;
+  const float total = squares.Total();
+  if (first == 0) {
+    call.mixes.partials[(row * (hidden / kTile) + tile) * kMixPartials + kStreamSquares] = total;
   }
 }
 
@@ -72,6 +107,7 @@ __device__ inline void SumTile(const MixCall& call, uint32_t first, uint32_t row
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t tiles = call.mixes.shape.hidden / kTile;
   float sums[kMixPieces * kMixes / 2];
+  WaitPhase(SharedAddress(&room.come), 0);
   WgmmaFence();
 #pragma unroll
   for (uint32_t c = 0; c < kCopies; ++c) {
@@ -107,27 +143,46 @@ __device__ inline void SumTile(const MixCall& call, uint32_t first, uint32_t row
   }
 }
 
-// Four neighbours of x from those of the collapsed row; eight lanes make a group of quantiser A.
-__device__ inline void StoreNormed(const MixCall& call, uint64_t at, const Four& y,
-                                   const float4& norm, float scale) {
-  const float weights[4] = {norm.x, norm.y, norm.z, norm.w};
-  Four x, round;
-  float largest = 0;
+// Weights of the norm.
+template <uint32_t kCount>
+struct NormWeights {
+  float values[kCount] = {};
+
+  __device__ static NormWeights At(const float* from) {
+    NormWeights of;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    x.values[i] = RoundBf16(y.values[i] * scale * weights[i]);
-    largest = fmaxf(largest, fabsf(x.values[i]));
+    for (uint32_t i = 0; i < kCount; i += 4) {
+      *reinterpret_cast<float4*>(of.values + i) = *reinterpret_cast<const float4*>(from + i);
+    }
+    return of;
   }
-  const uint32_t eight = 0xffu << threadIdx.x % 32 / 8 * 8;
+};
+
+// Neighbours of x from those of the collapsed row; 32 values of several lanes make a group of
+// quantiser A.
+template <uint32_t kCount>
+__device__ inline void StoreNormed(const MixCall& call, uint64_t at, const Bf16s<kCount>& y,
+                                   const NormWeights<kCount>& norm, float scale) {
+  constexpr uint32_t kLanes = 32 / kCount;
+  float x[kCount], round[kCount], largest = 0;
 #pragma unroll
-  for (int step = 1; step < 8; step *= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(eight, largest, step));
+  for (uint32_t i = 0; i < kCount; ++i) {
+    x[i] = RoundBf16(y[i] * scale * norm.values[i]);
+    largest = fmaxf(largest, fabsf(x[i]));
+  }
+#pragma unroll
+  for (uint32_t step = 1; step < kLanes; step *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(Together<kLanes>(), largest, step));
   }
   const uint32_t code = ScaleA(largest);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) round.values[i] = RoundA(x.values[i], code);
-  x.Store(call.x + at);
-  round.Store(call.x_round + at);
+  for (uint32_t i = 0; i < kCount; i += 2) {
+    const float2 pair = RoundPairA({x[i], x[i + 1]}, code);
+    round[i] = pair.x;
+    round[i + 1] = pair.y;
+  }
+  Bf16s<kCount>::Of(x).Store(call.x + at);
+  Bf16s<kCount>::Of(round).Store(call.x_round + at);
 }
 
 __device__ inline float InverseRms(const StreamShape& shape, float squares) {
@@ -144,8 +199,8 @@ constexpr uint32_t kGroupTilesMax = 128;
 
 struct FewRoom {
   TileRoom tile;
-  float squares[kMixesLeft][kGroupTilesMax];
-  float of_group[kSumGroups][kMixesLeft];  // By the blocks of the cluster.
+  float squares[kPartialMixes][kGroupTilesMax];
+  float of_group[kSumGroups][kPartialMixes];  // By the blocks of the cluster.
 };
 
 template <uint32_t kThreads>
@@ -162,9 +217,9 @@ __global__ __launch_bounds__(kThreads) void MixFew(const __grid_constant__ MixCa
   const uint32_t first = (threadIdx.x - kFirstFinisher) % kThreads / kHalf;
   const bool finisher = real && first < rows;
   const uint64_t own_at = own * kTile + in_half * 4;
-  float4 norm = {};
+  NormWeights<4> norm;
   if (real) QueueFn(call, own, room.tile);
-  if (finisher) norm = *reinterpret_cast<const float4*>(call.norm + own_at);
+  if (finisher) norm = NormWeights<4>::At(call.norm + own_at);
   ClusterArrive();
   WaitForEarlier();
   LetNextBegin();
@@ -173,11 +228,16 @@ __global__ __launch_bounds__(kThreads) void MixFew(const __grid_constant__ MixCa
   for (uint32_t item = first; item < tiles * rows; item += kThreads / kHalf) {
     const uint64_t row = item % rows;
     const uint32_t in_group = (cluster + item / rows) % tiles, tile = group.begin + in_group;
-    const float4 pre = reinterpret_cast<const float4*>(call.pre)[row];
+    RowWeights weights;
+    weights.Load(call.add, call.pre, row);
     Four copies[kCopies];
-    UpdatedFour(call.add, row, hidden, tile * kTile + in_half * 4, call.stream, copies);
-    const Four y = Collapsed(copies, pre);
-    const float squares = HalfSum(Squares(0, y));
+    const uint32_t d = tile * kTile + in_half * 4;
+    LoadCopies(call.stream, row, hidden, d, copies);
+    if (call.add.post != nullptr) {
+      UpdateCopies(weights, Added<4>(call.add, row, hidden, d), copies);
+    }
+    const Four y = Collapsed(copies, weights.pre);
+    const float squares = SquaresOf(y);
     if (in_half == 0) room.squares[row][in_group] = squares;
     if (!finisher || item != first) continue;
     mine = y;
@@ -187,16 +247,15 @@ __global__ __launch_bounds__(kThreads) void MixFew(const __grid_constant__ MixCa
       call.mixes.partials[(row * (hidden / kTile) + own) * kMixPartials + kRowSquares] = squares;
     }
   }
-  CopyWait<0>();
   FenceForMatrixUnits();
   __syncthreads();
   ClusterWait();  // The others have begun.
   const uint32_t sender = threadIdx.x - kFirstFinisher;
-  if (sender < kSumGroups * kMixesLeft) {
-    const uint32_t row = sender % kMixesLeft;
+  if (sender < kSumGroups * kPartialMixes) {
+    const uint32_t row = sender % kPartialMixes;
     float sum = 0;
     for (uint32_t tile = 0; tile < tiles && row < rows; ++tile) sum += room.squares[row][tile];
-    StoreToPeer(PeerAddress(SharedAddress(&room.of_group[rank][row]), sender / kMixesLeft), sum);
+    StoreToPeer(PeerAddress(SharedAddress(&room.of_group[rank][row]), sender / kPartialMixes), sum);
   }
   ClusterArrive();
   if (threadIdx.x < kFirstFinisher && real) SumTile(call, 0, rows, own, room.tile);
@@ -214,81 +273,90 @@ __global__ __launch_bounds__(kThreads) void MixFew(const __grid_constant__ MixCa
 constexpr uint32_t kThreads = 256, kWarps = kThreads / 32;
 static_assert(kWarps == kSumGroups);
 
-// A block takes a tile of kRows rows.
-template <uint32_t kRows>
-__global__ __launch_bounds__(kThreads, 3) void Mix(const __grid_constant__ MixCall call) {
+// kAtOnce: rows that a block is at.
+template <uint32_t kAtOnce>
+struct ManyRoom {
+  TileRoom tile;
+  RowWeights weights[kAtOnce];
+};
+
+// A block takes a tile of `of_block` rows, which are 64 at most; a thread kCount neighbours.
+template <uint32_t kAtOnce, uint32_t kCount, uint32_t kBlocks>
+__global__ __launch_bounds__(kAtOnce* kTile / kCount,
+                             kBlocks) void Mix(const __grid_constant__ MixCall call,
+                                               uint32_t of_block) {
   extern __shared__ __align__(1024) uint8_t raw[];
-  TileRoom& room = *reinterpret_cast<TileRoom*>(raw);
+  auto& room = *reinterpret_cast<ManyRoom<kAtOnce>*>(raw);
+  constexpr uint32_t kOfRow = kTile / kCount;  // Threads.
   const uint32_t hidden = call.mixes.shape.hidden, tile = blockIdx.x;
-  const uint32_t first = blockIdx.y * kRows, rows = min(kRows, call.mixes.rows - first);
-  const uint32_t in_half = threadIdx.x % kHalf, d = tile * kTile + in_half * 4;
-  QueueFn(call, tile, room);
+  const uint32_t first = blockIdx.y * of_block, rows = min(of_block, call.mixes.rows - first);
+  const uint32_t d = tile * kTile + threadIdx.x % kOfRow * kCount;
+  const bool adds = call.add.post != nullptr;
+  QueueFn(call, tile, room.tile);
   WaitForEarlier();
   LetNextBegin();
 #pragma unroll 1
-  for (uint32_t r = threadIdx.x / kHalf; r < rows; r += kThreads / kHalf) {
+  for (uint32_t r = threadIdx.x / kOfRow; r < rows; r += kAtOnce) {
     const uint64_t row = first + r;
-    const float4 pre = reinterpret_cast<const float4*>(call.pre)[row];
-    Four copies[kCopies];
-    UpdatedFour(call.add, row, hidden, d, call.stream, copies);
-    const Four y = Collapsed(copies, pre);
+    // Each of a row's threads loads a piece of what all need.
+    const uint32_t piece = threadIdx.x % kOfRow;
+    float4 of_weights = {};
+    if (piece < RowWeights::kPieces) of_weights = RowWeights::Piece(call.add, call.pre, row, piece);
+    Bf16s<kCount> copies[kCopies], added = {};
+    LoadCopies(call.stream, row, hidden, d, copies);
+    if (adds) added = Added<kCount>(call.add, row, hidden, d);
+    RowWeights& weights = room.weights[threadIdx.x / kOfRow];
+    __syncwarp(Together<kOfRow>());  // Nobody reads those of the row before.
+    if (piece < RowWeights::kPieces) weights.SetPiece(piece, of_weights);
+    __syncwarp(Together<kOfRow>());
+    if (adds) UpdateCopies(weights, added, copies);
+    const Bf16s<kCount> y = Collapsed(copies, weights.pre);
     y.Store(call.y + row * hidden + d);
-    KeepRow(call, row, tile, r, copies, room);
-    const float squares = HalfSum(Squares(0, y));
-    if (in_half == 0) {
+    KeepRow(call, row, tile, r, copies, room.tile);
+    const float squares = SquaresOf(y);
+    if (threadIdx.x % kOfRow == 0) {
       call.mixes.partials[(row * gridDim.x + tile) * kMixPartials + kRowSquares] = squares;
     }
   }
-  CopyWait<0>();
   FenceForMatrixUnits();
   __syncthreads();
-  if (threadIdx.x < 128) SumTile(call, first, rows, tile, room);
+  if (threadIdx.x < 128) SumTile(call, first, rows, tile, room.tile);
 }
 
-// A block takes a row, when the sums of all tiles are there: eight warps give x, one the mixes.
-constexpr uint32_t kFinishThreads = kThreads + 32;
+// A block takes a row, when the sums of all tiles are there: it gives x, and leaves their sums.
+constexpr uint32_t kFinishThreads = 640;
 
 __global__ __launch_bounds__(kFinishThreads) void Finish(const __grid_constant__ MixCall call) {
-  constexpr uint32_t kHeld = 6, kStep = kThreads * 4;  // Four values a thread and step.
+  constexpr uint32_t kCount = 8, kStep = kFinishThreads * kCount;
+  using Norm = NormWeights<kCount>;
   __shared__ float of_group[kSumGroups][32];
   const uint64_t row = blockIdx.x;
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t hidden = call.mixes.shape.hidden, begin = threadIdx.x * 4;
+  const uint32_t hidden = call.mixes.shape.hidden, first = threadIdx.x * kCount;
   const Bf16Bits* const y = call.y + row * hidden;
-  const MixLane weights(call.mixes.weights);
-  float4 norm[kHeld];
-  Four held[kHeld];
-#pragma unroll
-  for (uint32_t i = 0; i < kHeld; ++i) {
-    const uint32_t d = begin + i * kStep;
-    if (warp < kWarps && d < hidden) norm[i] = *reinterpret_cast<const float4*>(call.norm + d);
-  }
+  Norm norm;
+  Bf16s<kCount> held = {};
+  if (first < hidden) norm = Norm::At(call.norm + first);
+  LetNextBegin();  // A product, whose weights may come while sums are still made.
   WaitForEarlier();
-  LetNextBegin();
-#pragma unroll
-  for (uint32_t i = 0; i < kHeld; ++i) {
-    const uint32_t d = begin + i * kStep;
-    if (warp < kWarps && d < hidden) held[i] = Four::At(y + d);
-  }
-  if (warp < kWarps) {
+  if (first < hidden) held = Bf16s<kCount>::At(y + first);
+  if (warp < kSumGroups) {
     of_group[warp][lane] = SumOfGroup(call.mixes.partials, row, hidden / kTile, warp);
   }
   __syncthreads();
-  const uint32_t wanted = warp < kWarps ? kRowSquares : lane;
-  float sum = 0;
+  const auto total = [&](uint32_t wanted) {
+    float sum = 0;
 #pragma unroll
-  for (const auto& of : of_group) sum += of[wanted];
-  if (warp == kWarps) return SplitMixes(call.mixes, weights, row, sum);
-  const float scale = InverseRms(call.mixes.shape, sum);
-#pragma unroll
-  for (uint32_t i = 0; i < kHeld; ++i) {
-    const uint32_t d = begin + i * kStep;
-    if (d < hidden) StoreNormed(call, row * hidden + d, held[i], norm[i], scale);
+    for (const auto& of : of_group) sum += of[wanted];
+    return sum;
+  };
+  const float scale = InverseRms(call.mixes.shape, total(kRowSquares));
+  if (first < hidden) StoreNormed(call, row * hidden + first, held, norm, scale);
+#pragma unroll 1
+  for (uint32_t d = first + kStep; d < hidden; d += kStep) {
+    StoreNormed(call, row * hidden + d, Bf16s<kCount>::At(y + d), Norm::At(call.norm + d), scale);
   }
-  for (uint32_t d = begin + kHeld * kStep; d < hidden; d += kStep) {
-    StoreNormed(call, row * hidden + d, Four::At(y + d),
-                *reinterpret_cast<const float4*>(call.norm + d), scale);
-  }
+  if (warp == kFinishThreads / 32 - 1) RowSums(call.mixes, row)[lane] = total(lane);
 }
 
 __global__ __launch_bounds__(kThreads) void Mixes(const __grid_constant__ MixesCall call) {
@@ -307,8 +375,11 @@ __global__ __launch_bounds__(kThreads) void Update(StreamAdd add, uint32_t hidde
   const uint64_t row = blockIdx.y;
   const uint32_t d = (blockIdx.x * kThreads + threadIdx.x) * 4;
   if (d >= hidden) return;
+  RowWeights weights;
+  weights.Load(add, nullptr, row);
   Four copies[kCopies];
-  UpdatedFour(add, row, hidden, d, stream, copies);
+  LoadCopies(stream, row, hidden, d, copies);
+  UpdateCopies(weights, Added<4>(add, row, hidden, d), copies);
 #pragma unroll
   for (uint32_t c = 0; c < kCopies; ++c) copies[c].Store(stream + (row * kCopies + c) * hidden + d);
 }
@@ -322,12 +393,15 @@ cudaError_t LaunchFew(const MixCall& call, cudaStream_t stream) {
                    stream, call);
 }
 
-template <uint32_t kRows>
-cudaError_t LaunchMany(const MixCall& call, cudaStream_t stream) {
-  const cudaError_t ready = AllowShared<Mix<kRows>>(sizeof(TileRoom));
+template <uint32_t kAtOnce, uint32_t kCount, uint32_t kBlocks>
+cudaError_t LaunchMany(const MixCall& call, uint32_t of_block, cudaStream_t stream) {
+  constexpr auto kKernel = Mix<kAtOnce, kCount, kBlocks>;
+  constexpr uint32_t kShared = sizeof(ManyRoom<kAtOnce>);
+  const cudaError_t ready = AllowShared<kKernel>(kShared);
   if (ready != cudaSuccess) return ready;
-  const dim3 grid(call.mixes.shape.hidden / kTile, (call.mixes.rows + kRows - 1) / kRows);
-  const cudaError_t error = QueueNext(Mix<kRows>, {grid, kThreads, sizeof(TileRoom)}, stream, call);
+  const dim3 grid(call.mixes.shape.hidden / kTile, (call.mixes.rows + of_block - 1) / of_block);
+  const cudaError_t error =
+      QueueNext(kKernel, {grid, kAtOnce * kTile / kCount, kShared}, stream, call, of_block);
   if (error != cudaSuccess) return error;
   return QueueNext(Finish, {call.mixes.rows, kFinishThreads}, stream, call);
 }
@@ -335,17 +409,19 @@ cudaError_t LaunchMany(const MixCall& call, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t LaunchMix(const MixCall& call, cudaStream_t stream) {
-  if (call.mixes.rows > kMixesLeft) {
-    // Few rows a block while all blocks are on the chip at once.
-    if (call.mixes.rows <= 64) return LaunchMany<16>(call, stream);
-    return call.mixes.rows <= 128 ? LaunchMany<32>(call, stream) : LaunchMany<64>(call, stream);
+  const uint32_t rows = call.mixes.rows;
+  if (rows > kPartialMixes) {
+    // While all blocks are on the chip at once, few rows each, and as many on every multiprocessor.
+    if (rows <= 64) return LaunchMany<16, 4, 3>(call, 16, stream);
+    if (rows <= 144) return LaunchMany<48, 8, 2>(call, (rows + 2) / 3, stream);
+    return LaunchMany<32, 8, 3>(call, 64, stream);
   }
   // Blocks of fewer threads find room beside those of the launch before.
-  return call.mixes.rows <= 3 ? LaunchFew<256>(call, stream) : LaunchFew<512>(call, stream);
+  return rows <= 3 ? LaunchFew<256>(call, stream) : LaunchFew<512>(call, stream);
 }
 
 cudaError_t LaunchMixes(const MixesCall& call, cudaStream_t stream) {
-  return QueueNext(Mixes, {call.rows, kThreads}, stream, call);
+  return QueueNext(Mixes, {MixesBlocks(call.rows), kThreads}, stream, call);
 }
 
 cudaError_t LaunchUpdate(const StreamShape& shape, uint32_t rows, const StreamAdd& add,

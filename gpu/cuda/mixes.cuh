@@ -33,7 +33,7 @@ __device__ inline float SumOfGroup(const float* partials, uint64_t row, uint32_t
 #pragma unroll
     for (uint32_t i = 0; i < kTogether; ++i) {
       const bool real = tile + i < of.end && lane < kSums;
-      values[i] = real ? sums[(tile + i) * kMixPartials] : 0.0f;
+      values[i] = real ? __ldcg(sums + (tile + i) * kMixPartials) : 0.0f;
     }
 #pragma unroll
     for (const float value : values) sum += value;
@@ -110,19 +110,37 @@ __device__ inline void SplitMixes(const MixesCall& call, const MixLane& weights,
   }
 }
 
-// By the first 256 threads of a block, of one row; nobody else may be at a barrier of the block.
-__device__ inline void FinishMixes(const MixesCall& call, const MixLane& weights, uint64_t row) {
+// Where the sums of a row's tiles lie when they are added up.
+__device__ inline float* RowSums(const MixesCall& call, uint64_t row) {
+  return call.partials + row * (call.shape.hidden / 64) * kMixPartials;
+}
+
+// Blocks that make the mixes of so many rows: a row each, or by warps where sums are added up.
+__host__ __device__ constexpr uint32_t MixesBlocks(uint32_t rows) {
+  return rows <= kPartialMixes ? rows : (rows + kSumGroups - 1) / kSumGroups;
+}
+
+// By the first 256 threads of one of these blocks; nobody else may be at a barrier of the block.
+// Perhaps before earlier launches have ended (launch.cuh).
+__device__ inline void FinishMixes(const MixesCall& call, const MixLane& weights, uint32_t block) {
   __shared__ float of_group[kSumGroups][32];
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (call.rows > kPartialMixes) {
+    const uint64_t row = uint64_t{block} * kSumGroups + warp;
+    if (warp < kSumGroups && row < call.rows) {
+      SplitMixes(call, weights, row, __ldcg(RowSums(call, row) + lane));
+    }
+    return;
+  }
   if (warp < kSumGroups) {
-    of_group[warp][lane] = SumOfGroup(call.partials, row, call.shape.hidden / 64, warp);
+    of_group[warp][lane] = SumOfGroup(call.partials, block, call.shape.hidden / 64, warp);
   }
   __syncthreads();
   if (warp > 0) return;
   float sum = 0;
 #pragma unroll
   for (const auto& one : of_group) sum += one[lane];
-  SplitMixes(call, weights, row, sum);
+  SplitMixes(call, weights, block, sum);
 }
 
 }  // namespace reprise::engine::cuda

@@ -56,19 +56,19 @@ struct RingSlot {
   bool real;
 };
 
-// Blocks of a row, by turns along y: its window row, its queries' low-rank part, its mixes.
+// Blocks of one kind after the other: of mixes, whose sums are known before the launch before ends;
+// of every row's window row; of their queries' low-rank parts, if there are any.
 __global__ __launch_bounds__(kThreads) void Projected(const __grid_constant__ ProjectedCall call,
                                                       const __grid_constant__ WindowView windows,
                                                       bool to_ring) {
   __shared__ float room[kThreads / 32];
-  const uint64_t row = blockIdx.x;
-  const uint32_t dim = call.dim, kind = blockIdx.y + (call.q_norm == nullptr && blockIdx.y > 0);
-  if (kind == 2) {
-    const MixLane weights(call.mixes.weights);
-    WaitForEarlier();
-    LetNextBegin();
-    return FinishMixes(call.mixes, weights, row);
+  const uint32_t rows = call.step.rows, dim = call.dim, mixes = MixesBlocks(call.mixes.rows);
+  if (blockIdx.x < mixes) {
+    FinishMixes(call.mixes, MixLane(call.mixes.weights), blockIdx.x);
+    return FollowEarlier();
   }
+  const uint32_t kind = (blockIdx.x - mixes) / rows;
+  const uint64_t row = (blockIdx.x - mixes) % rows;
   const uint32_t count = kind == 0 ? dim : call.low;
   const RowOfOctets<kThreads, 1, float> weights(kind == 0 ? call.kv_norm : call.q_norm, count);
   WaitForEarlier();
@@ -156,8 +156,8 @@ cudaError_t LaunchNorm(const Bf16Bits* x, uint64_t x_stride, const float* weight
 }
 
 cudaError_t LaunchProjected(const ProjectedCall& call, cudaStream_t stream) {
-  const dim3 grid(call.step.rows,
-                  1 + (call.q_norm == nullptr ? 0 : 1) + (call.mixes.rows > 0 ? 1 : 0));
+  const uint32_t grid =
+      call.step.rows * (call.q_norm == nullptr ? 1 : 2) + MixesBlocks(call.mixes.rows);
   const bool to_ring = call.ring != nullptr;
   return QueueNext(Projected, {grid, kThreads}, stream, call,
                    to_ring ? *call.ring : WindowView{.ring_rows = 1}, to_ring);

@@ -9,12 +9,14 @@
 #include "tests/gpu/cuda/bench_table.h"
 #include "tests/gpu/cuda/bench_weights.h"
 #include "tests/gpu/cuda/device_fixture.h"
+#include "tests/gpu/cuda/kernel_fixture.h"
 
 namespace reprise::engine::cuda::bench {
 namespace {
 
 using test::Must;
 using test::OnDevice;
+using test::RouteOutputs;
 
 constexpr uint32_t kHidden = 5120, kInner = 2304;
 constexpr double kExpertBytes = 18'800'640;
@@ -87,37 +89,20 @@ class ExpertsBench {
     const DeviceMemory x = Values(kRows * kHidden), z = Values(kSlots * kInner);
     const DeviceMemory y = Values(kSlots * kHidden), shared_z = Values(kRows * kInner);
     const DeviceMemory shared_y = Values(kRows * kHidden);
-    const OnDevice<float> logits(kRows * kExperts), bias(std::vector<float>(kExperts, 0.0f));
-    const OnDevice<float> weight_of(kSlots), slot_weights(kSlots);
+    const OnDevice<float> bias(std::vector<float>(kExperts, 0.0f));
     const OnDevice<uint8_t> image(std::vector<uint8_t>(kRows, 0));
-    const OnDevice<uint32_t> ticket(std::vector<uint32_t>(1, 0)), expert_of(kSlots),
-        slot_of(kSlots), row_of(kSlots), tile_count(1);
-    const OnDevice<ExpertTile> tiles(kSlots / tile_rows + kExperts);
+    const RouteOutputs routes(kRows, kExperts, kChosen, tile_rows);
     const LinearCall logits_of{.matrix = gate.view,
                                .output = LinearOutput::kFloat,
                                .x = x.data(),
                                .x_stride = kHidden,
-                               .y = logits.data(),
+                               .y = routes.logits.data(),
                                .y_stride = kExperts,
                                .rows = kRows};
-    const RouteCall route{.rows = kRows,
-                          .experts = kExperts,
-                          .chosen = kChosen,
-                          .logits = logits.data(),
-                          .bias = bias.data(),
-                          .image_bias = bias.data(),
-                          .image = image.data(),
-                          .scaling = 1.5f,
-                          .own = kExperts,
-                          .tile_rows = tile_rows,
-                          .ticket = ticket.data(),
-                          .expert_of = expert_of.data(),
-                          .weight_of = weight_of.data(),
-                          .slot_of = slot_of.data(),
-                          .row_of = row_of.data(),
-                          .slot_weights = slot_weights.data(),
-                          .tiles = tiles.data(),
-                          .tile_count = tile_count.data()};
+    RouteCall route = routes.Call();
+    route.bias = route.image_bias = bias.data();
+    route.image = image.data();
+    route.scaling = 1.5f;
     const LinearCall first{
         .matrix = up.view,
         .output = LinearOutput::kSwiglu,
@@ -126,11 +111,11 @@ class ExpertsBench {
         .y = z.data(),
         .y_stride = kInner,
         .rows = kSlots,
-        .gather = row_of.data(),
+        .gather = routes.row_of.data(),
         .limit = 10,
-        .row_weights = slot_weights.data(),
-        .tiles = tiles.data(),
-        .tile_count = tile_count.data(),
+        .row_weights = routes.slot_weights.data(),
+        .tiles = routes.tiles.data(),
+        .tile_count = routes.tile_count.data(),
         .tiles_max = kSlots / tile_rows + kExperts,
         .beside = {.matrix = shared_up.view, .x = x.data(), .y = shared_z.data(), .rows = kRows}};
     LinearCall second = DownAfter(first, down.view, y);
@@ -145,7 +130,7 @@ class ExpertsBench {
           Check(LaunchLinear(second, tile_rows, stream_.get()));
         },
         kLayers);
-    const std::vector<uint32_t> chosen = expert_of.Get();
+    const std::vector<uint32_t> chosen = routes.expert_of.Get();
     std::vector<bool> met(kExperts);
     for (const uint32_t expert : chosen) met[expert] = true;
     const double bytes = kExpertBytes * static_cast<double>(std::ranges::count(met, true)) +

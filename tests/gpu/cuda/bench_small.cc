@@ -9,12 +9,14 @@
 #include "gpu/cuda/random_fill.h"
 #include "tests/gpu/cuda/bench_table.h"
 #include "tests/gpu/cuda/device_fixture.h"
+#include "tests/gpu/cuda/kernel_fixture.h"
 
 namespace reprise::engine::cuda::bench {
 namespace {
 
 using test::Must;
 using test::OnDevice;
+using test::RouteOutputs;
 
 constexpr uint32_t kCopies = 4;
 constexpr uint32_t kFirst = 4095;  // Position of a sequence's row, where each has one.
@@ -117,9 +119,6 @@ struct BenchMixes {
              .pre = pre.floats(),
              .post = post.floats(),
              .comb = comb.floats()} {}
-  // Those that a launch has to take along.
-  MixesCall Left() const { return call.rows <= kMixesLeft ? call : MixesCall{}; }
-
   Values base, partials, pre, post, comb;
   MixesCall call;
 };
@@ -300,7 +299,7 @@ class SmallBench {
                               .eps = kEps,
                               .codes = codes.data(),
                               .scales = scales.data(),
-                              .mixes = mixes.Left()},
+                              .mixes = mixes.call},
                              stream_.get());
     });
     const double in_rings = step.one_part ? std::min(rows_, windows.ring_rows) : rows_;
@@ -371,12 +370,13 @@ class SmallBench {
     const uint32_t output_tiles = (experts + 63) / 64, input_tiles = hidden_ / 64;
     const uint64_t gate_values = uint64_t{output_tiles} * input_tiles * 64 * 64;
     const Values gates = Bf16s(gate_values * kLayers), x = Bf16s(rows * hidden_);
-    const Values logits = Floats(rows * experts), bias = Floats(experts);
-    const Values weight_of = Floats(rows * chosen), slot_weights = Floats(rows * chosen);
-    const OnDevice<uint32_t> tickets(std::vector<uint32_t>(1, 0));
-    const OnDevice<uint32_t> expert_of(rows * chosen);
-    const OnDevice<uint32_t> slot_of(rows * chosen), row_of(rows * chosen), tile_count(1);
-    const OnDevice<ExpertTile> tiles(rows * chosen + experts);
+    const Values bias = Floats(experts);
+    const RouteOutputs routes(rows_, experts, chosen, tile_rows);
+    RouteCall route = routes.Call();
+    route.bias = route.image_bias = bias.floats();
+    route.image = step.view.image;
+    route.scaling = 1.5f;
+    route.mixes = mixes.call;
     const double bytes = 2.0 * experts * hidden_ + rows_ * (2.0 * hidden_ + 4.0 * experts);
     Measure("gate, routes and plan", bytes, 2.0 * rows_ * experts * hidden_, [&](int turn) {
       const LinearCall gate{
@@ -389,30 +389,10 @@ class SmallBench {
           .output = LinearOutput::kFloat,
           .x = x.bits(),
           .x_stride = hidden_,
-          .y = logits.floats(),
+          .y = routes.logits.data(),
           .y_stride = experts,
           .rows = rows_};
-      return LaunchRoute(gate,
-                         {.rows = rows_,
-                          .experts = experts,
-                          .chosen = chosen,
-                          .logits = logits.floats(),
-                          .bias = bias.floats(),
-                          .image_bias = bias.floats(),
-                          .image = step.view.image,
-                          .scaling = 1.5f,
-                          .own = experts,
-                          .tile_rows = tile_rows,
-                          .ticket = tickets.data(),
-                          .expert_of = expert_of.data(),
-                          .weight_of = weight_of.floats(),
-                          .slot_of = slot_of.data(),
-                          .row_of = row_of.data(),
-                          .slot_weights = slot_weights.floats(),
-                          .tiles = tiles.data(),
-                          .tile_count = tile_count.data(),
-                          .mixes = mixes.Left()},
-                         stream_.get());
+      return LaunchRoute(gate, route, stream_.get());
     });
   }
 

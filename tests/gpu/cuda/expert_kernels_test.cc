@@ -57,34 +57,6 @@ class FilledMatrix {
 
 // ---- Routes ------------------------------------------------------------------------------------
 
-// All that a route writes.
-struct RouteOutputs {
-  RouteOutputs(uint32_t rows, uint32_t experts, uint32_t chosen, uint32_t tile_rows)
-      : logits(size_t{rows} * experts),
-        weight_of(rows * chosen),
-        slot_weights(rows * chosen),
-        expert_of(rows * chosen),
-        slot_of(rows * chosen),
-        row_of(rows * chosen),
-        tile_count(1),
-        tickets(std::vector<uint32_t>(1, 0)),
-        tiles(rows * chosen / tile_rows + std::min(experts, rows * chosen)) {}
-  RouteCall Call() const {
-    return {.logits = logits.data(),
-            .ticket = tickets.data(),
-            .expert_of = expert_of.data(),
-            .weight_of = weight_of.data(),
-            .slot_of = slot_of.data(),
-            .row_of = row_of.data(),
-            .slot_weights = slot_weights.data(),
-            .tiles = tiles.data(),
-            .tile_count = tile_count.data()};
-  }
-  OnDevice<float> logits, weight_of, slot_weights;
-  OnDevice<uint32_t> expert_of, slot_of, row_of, tile_count, tickets;
-  OnDevice<ExpertTile> tiles;
-};
-
 // Every slot lies in one tile of its expert, and holds one row's choice of it.
 void ExpectPlan(const RouteOutputs& got, uint32_t rows, uint32_t experts, uint32_t chosen,
                 uint32_t tile_rows) {
@@ -180,15 +152,10 @@ TEST_P(RouteTest, ChoosesTheReferencesExpertsAndPlansThem) {
     for (const uint32_t tile_rows : {8u, 64u}) {
       const RouteOutputs got(rows, experts, chosen, tile_rows);
       RouteCall call = got.Call();
-      call.rows = rows;
-      call.experts = experts;
-      call.chosen = chosen;
       call.bias = device_bias.data();
       call.image_bias = device_image_bias.data();
       call.image = device_image.data();
       call.scaling = 1.5f;
-      call.own = experts;
-      call.tile_rows = tile_rows;
       Launched(LaunchRoute({.matrix = gate,
                             .output = LinearOutput::kFloat,
                             .x = device_x.data(),
@@ -222,15 +189,10 @@ TEST_P(RouteTest, RowsAloneAndTogetherGiveTheSameBytes) {
   const OnDevice<uint8_t> image(std::vector<uint8_t>(rows, 0));
   const auto route = [&](uint32_t first, uint32_t count, const RouteOutputs& to) {
     RouteCall call = to.Call();
-    call.rows = count;
-    call.experts = experts;
-    call.chosen = chosen;
     call.bias = device_bias.data();
     call.image_bias = device_image_bias.data();
     call.image = image.data();
     call.scaling = 1.5f;
-    call.own = experts;
-    call.tile_rows = tile_rows;
     Launched(LaunchRoute({.matrix = gate.view,
                           .output = LinearOutput::kFloat,
                           .x = x.data() + size_t{first} * inputs,
@@ -266,7 +228,8 @@ std::string NameOfRoute(const testing::TestParamInfo<RouteShape>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, RouteTest,
                          testing::Values(RouteShape{5, 1}, RouteShape{5, 5}, RouteShape{128, 3},
-                                         RouteShape{128, 1}, RouteShape{384, 6}),
+                                         RouteShape{128, 1}, RouteShape{384, 6},
+                                         RouteShape{500, 16}),
                          NameOfRoute);
 
 // ---- What products do with their sums ----------------------------------------------------------

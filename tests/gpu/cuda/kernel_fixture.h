@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "gpu/cuda/kernels.h"
+#include "gpu/cuda/linear.h"
 #include "tests/gpu/cuda/device_fixture.h"
 #include "tests/gpu/cuda/kernel_reference.h"
 
@@ -100,6 +102,48 @@ class RandomStep {
   OnDevice<uint8_t> device_image_;
   OnDevice<std::byte*> device_blocks_;
   std::vector<OnDevice<float>> device_turns_;
+};
+
+// ---- Routes ------------------------------------------------------------------------------------
+
+// All that a route writes, where all experts are this rank's.
+struct RouteOutputs {
+  RouteOutputs(uint32_t row_count, uint32_t expert_count, uint32_t chosen_count,
+               uint32_t rows_of_tile)
+      : rows(row_count),
+        experts(expert_count),
+        chosen(chosen_count),
+        tile_rows(rows_of_tile),
+        logits(size_t{rows} * experts),
+        weight_of(rows * chosen),
+        slot_weights(rows * chosen),
+        expert_of(rows * chosen),
+        slot_of(rows * chosen),
+        row_of(rows * chosen),
+        tile_count(1),
+        tickets(std::vector<uint32_t>(1, 0)),
+        tiles(rows * chosen / tile_rows + std::min(experts, rows * chosen)) {}
+  // Biases, image rows and scaling are still to be given.
+  RouteCall Call() const {
+    return {.rows = rows,
+            .experts = experts,
+            .chosen = chosen,
+            .logits = logits.data(),
+            .own = experts,
+            .tile_rows = tile_rows,
+            .ticket = tickets.data(),
+            .expert_of = expert_of.data(),
+            .weight_of = weight_of.data(),
+            .slot_of = slot_of.data(),
+            .row_of = row_of.data(),
+            .slot_weights = slot_weights.data(),
+            .tiles = tiles.data(),
+            .tile_count = tile_count.data()};
+  }
+  uint32_t rows, experts, chosen, tile_rows;
+  OnDevice<float> logits, weight_of, slot_weights;
+  OnDevice<uint32_t> expert_of, slot_of, row_of, tile_count, tickets;
+  OnDevice<ExpertTile> tiles;
 };
 
 }  // namespace reprise::engine::cuda::test
