@@ -23,7 +23,8 @@ __device__ inline void WaitForEarlier() { asm volatile("griddepcontrol.wait;" ::
 // The next launch may begin, once every block has said so or ended: its blocks take what room is
 // left on the multiprocessors, and wait. Best said at once after the wait, as no block is then
 // still to come whose room they might take; before it, launches would pile up behind the running
-// one.
+// one, and the next must read nothing that the one before this wrote until its own wait: so a short
+// launch does it that a product follows, whose weights then come meanwhile.
 __device__ inline void LetNextBegin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
