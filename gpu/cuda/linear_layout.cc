@@ -26,26 +26,41 @@ Place PlaceOf(uint32_t output, uint32_t input) {
 // Offset of byte `at` of a thread's part within the tile.
 uint32_t ByteOf(uint32_t thread, uint32_t at) { return at / 16 * 2048 + thread * 16 + at % 16; }
 
-// Every code with its bits where they lie in a word, for the low half of a register.
+// Bits of a word that make its last register, by the shift that takes them there.
+struct LastRegister {
+  uint32_t by_left, by_right;
+};
+constexpr LastRegister kFp4Last = {.by_left = 0x02030203, .by_right = 0x04000400};
+constexpr LastRegister kFp8Last = {.by_left = 0x080f080f, .by_right = 0x70007000};
+
+// Adds to them what the other shift brings: from the upper bytes on, as they then lie.
+constexpr uint32_t WithOthers(uint32_t word, const LastRegister& last) {
+  word ^= word << 8 & last.by_right;
+  for (const uint32_t byte : {0xff0000u, 0xff00u, 0xffu}) word ^= word >> 8 & last.by_left & byte;
+  return word;
+}
+
+// What a code adds (xor) to its word: by register, half of the register, and code.
 template <size_t kRegisters, size_t kBits>
-constexpr auto Scattered(const uint8_t (&bits)[kRegisters][kBits]) {
-  std::array<std::array<uint32_t, size_t{1} << kBits>, kRegisters> words{};
+constexpr auto Scattered(const uint8_t (&bits)[kRegisters][kBits], const LastRegister& last) {
+  std::array<std::array<std::array<uint32_t, size_t{1} << kBits>, 2>, kRegisters> words{};
   for (size_t r = 0; r < kRegisters; ++r) {
     for (size_t code = 0; code < size_t{1} << kBits; ++code) {
-      for (size_t i = 0; i < kBits; ++i) {
-        words[r][code] |= static_cast<uint32_t>(code >> i & 1) << bits[r][i];
-      }
+      uint32_t low = 0;
+      for (size_t i = 0; i < kBits; ++i) low |= static_cast<uint32_t>(code >> i & 1) << bits[r][i];
+      words[r][0][code] = WithOthers(low, last);
+      words[r][1][code] = WithOthers(std::rotl(low, 16), last);
     }
   }
   return words;
 }
-constexpr auto kFp4Words = Scattered(kFp4Bits);
-constexpr auto kFp8Words = Scattered(kFp8Bits);
+constexpr auto kFp4Words = Scattered(kFp4Bits, kFp4Last);
+constexpr auto kFp8Words = Scattered(kFp8Bits, kFp8Last);
 
 void AddBits(uint8_t* to, uint32_t bits) {
   uint32_t word;
   std::memcpy(&word, to, 4);
-  word |= bits;
+  word ^= bits;
   std::memcpy(to, &word, 4);
 }
 
@@ -58,12 +73,11 @@ void PutWeight(WeightFormat format, uint8_t* tile, const Place& place, const uin
       return;
     case WeightFormat::kFp8:
       AddBits(tile + ByteOf(place.thread, place.step * 8 + place.pair / 2 * 4),
-              std::rotl(kFp8Words[place.pair % 2][row[input]], 16 * place.high));
+              kFp8Words[place.pair % 2][place.high][row[input]]);
       return;
     case WeightFormat::kFp4:
       AddBits(tile + ByteOf(place.thread, place.step * 4),
-              std::rotl(kFp4Words[place.pair][row[input / 2] >> (input % 2 * 4) & 15],
-                        16 * place.high));
+              kFp4Words[place.pair][place.high][row[input / 2] >> (input % 2 * 4) & 15]);
       return;
   }
 }

@@ -17,7 +17,7 @@
 //   scales  [output tiles][input tiles][FP8: 4 warps; FP4: 4 warps x 8] words
 //
 // The bits of FP4 and FP8 codes are scattered over the 32-bit words of their thread so that a
-// register of two bf16 values comes out by one or two shifts and masks: kFp4Bits, kFp8Bits. Any
+// register of two bf16 values comes out by a shift or two and one mask: kFp4Bits, kFp8Bits. Any
 // bits at all are some codes. A word of scales holds ScaleByte of the thread's upper and lower row,
 // for inputs 0..31 and 32..63 of the tile, as bytes (upper 0, upper 1, lower 0, lower 1) and then
 // turned left by seven bits: `word & 0x7f807f80` is the factors of the first inputs as bf16 (upper
@@ -38,6 +38,9 @@ constexpr uint32_t TileScaleBytes(WeightFormat format) {
 
 // Where the bits of a code lie in its word, from the lowest bit of the code on, for the low half of
 // a register; for the high half they lie 16 places further, past the end from 0 on.
+// The last register of a word is two shifts of it xor each other: each of its bits comes by one of
+// them. The other one, eight places off, brings some other bit of the word there, which the packer
+// has added beforehand.
 // FP4: word = step of 16 inputs, by the register of the step.
 inline constexpr uint8_t kFp4Bits[4][4] = {
     {6, 7, 8, 15}, {2, 3, 4, 11}, {28, 29, 30, 5}, {0, 1, 10, 9}};

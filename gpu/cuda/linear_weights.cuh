@@ -108,7 +108,7 @@ __device__ inline void Expand(const RawWeights<kFormat>& raw, uint32_t (&a)[4][4
             const uint32_t word =
                 i == 0 ? (k == 0 ? codes.x : codes.y) : (k == 0 ? codes.z : codes.w);
             a[step][2 * k] = Scaled(word & 0x87f087f0, upper);
-            a[step][2 * k + 1] = Scaled((word << 4 & 0x80f080f0) | (word >> 4 & 0x07000700), lower);
+            a[step][2 * k + 1] = Scaled((word << 4 ^ word >> 4) & 0x87f087f0, lower);
           }
         } else {
           const uint4 codes = raw.codes[0];
@@ -119,7 +119,7 @@ __device__ inline void Expand(const RawWeights<kFormat>& raw, uint32_t (&a)[4][4
           a[step][0] = Scaled(word & 0x81c081c0, upper);
           a[step][1] = Scaled(word << 4 & 0x81c081c0, lower);
           a[step][2] = Scaled(__funnelshift_l(word, word, 10) & 0x81c081c0, upper);
-          a[step][3] = Scaled((word << 6 & 0x80c080c0) | (word >> 2 & 0x01000100), lower);
+          a[step][3] = Scaled((word << 6 ^ word >> 2) & 0x81c081c0, lower);
         }
       }
     }

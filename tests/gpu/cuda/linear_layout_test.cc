@@ -64,7 +64,7 @@ uint32_t RegisterOf(const PackedLinear& packed, size_t tile, uint32_t thread, ui
   }
   if (packed.format == WeightFormat::kFp8) {
     const uint32_t word = WordOf(packed, tile, thread, step * 8 + pair / 2 * 4);
-    return pair % 2 == 0 ? word & 0x87f087f0 : (word << 4 & 0x80f080f0) | (word >> 4 & 0x07000700);
+    return (pair % 2 == 0 ? word : word << 4 ^ word >> 4) & 0x87f087f0;
   }
   const uint32_t word = WordOf(packed, tile, thread, step * 4);
   switch (pair) {
@@ -75,7 +75,7 @@ uint32_t RegisterOf(const PackedLinear& packed, size_t tile, uint32_t thread, ui
     case 2:
       return std::rotl(word, 10) & 0x81c081c0;
     default:
-      return (word << 6 & 0x80c080c0) | (word >> 2 & 0x01000100);
+      return (word << 6 ^ word >> 2) & 0x81c081c0;
   }
 }
 
