@@ -262,7 +262,7 @@ __global__ __launch_bounds__(
     MultiplyFew<WeightFormat::kFp4, kRows>(call, blockIdx.x, blockIdx.y - beside);
   }
 }
-// The same where most tiles have eight rows or fewer.
+// The same by the ring of linear_ring.cuh.
 constexpr int kRingOfBeside = 32;
 template <int kRows>
 __global__ __launch_bounds__(kRingThreads, kRingBlocks) void RingAndBeside(LinearCall call) {
@@ -299,11 +299,10 @@ cudaError_t LaunchFewAndBeside(const LinearCall& call, cudaStream_t stream) {
                                                    stream, call);
 }
 
-// Whether most tiles have eight rows or fewer, and blocks are as many as keep the chip full though
-// each has but four warps.
+// Whether blocks are as many as keep the chip full though each has but four warps.
 bool ByRing(const LinearCall& call) {
   constexpr uint32_t kTilesLeast = 32;
-  return call.tiles_max >= kTilesLeast && call.rows <= 8 * call.tiles_max;
+  return call.tiles_max >= kTilesLeast;
 }
 
 template <int kRows>

@@ -3,7 +3,7 @@
 #include "gpu/cuda/linear_tiles.cuh"
 #include "gpu/cuda/mbarrier.cuh"
 
-// Products of very few rows with weights that are codes. What binds them, beside HBM, is how many
+// Products of few rows with weights that are codes. What binds them, beside HBM, is how many
 // instructions a code takes: so one warp has the copy engine fill a ring of stages in shared memory
 // with codes and scales, far ahead, and adds rows of x; four warps expand their weights and
 // multiply, each for itself.
@@ -19,11 +19,10 @@ template <WeightFormat kFormat, int kRows>
 struct RingStage {
   static constexpr uint32_t kTiles = kFormat == WeightFormat::kFp4 ? 4 : 2;
   static constexpr uint32_t kCodes = TileBytes(kFormat), kScales = TileScaleBytes(kFormat);
-  // Rows lie so far apart that eight of them meet different banks.
-  static constexpr uint32_t kRowBytes = kTiles * 128 + 16;
+  static constexpr uint32_t kRowTileBytes = kRows * 128;  // Of a tile of inputs, swizzled.
   static constexpr uint32_t kScalesAt = kRingTiles * kTiles * kCodes;
   static constexpr uint32_t kRowsAt = kScalesAt + kRingTiles * kTiles * kScales;
-  static constexpr uint32_t kBytes = (kRowsAt + kRows * kRowBytes + 127) / 128 * 128;
+  static constexpr uint32_t kBytes = (kRowsAt + kTiles * kRowTileBytes + 127) / 128 * 128;
 
   __device__ static uint32_t Codes(uint32_t m, uint32_t tile) {
     return (m * kTiles + tile) * kCodes;
@@ -99,9 +98,9 @@ __device__ inline void FillRing(const LinearCall& call, const Work& work, uint32
     ring = begin;
     FollowEarlier();
   }
-  // Sixteen bytes of a row are a lane's.
-  constexpr uint32_t kRowPieces = Stage::kTiles * 8, kAtOnce = 32 / kRowPieces;
-  const uint32_t piece = lane % kRowPieces, first_row = lane / kRowPieces;
+  // Sixteen bytes of a row of every tile are a lane's, and of every fourth row.
+  constexpr uint32_t kAtOnce = 4;
+  const uint32_t piece = lane % 8, first_row = lane / 8;
   const Bf16* rows[kRows / kAtOnce];
 #pragma unroll
   for (uint32_t i = 0; i < kRows / kAtOnce; ++i) {
@@ -116,14 +115,19 @@ __device__ inline void FillRing(const LinearCall& call, const Work& work, uint32
       WaitPhase(ring.Empty(), ring.parity ^ 1);
       fill_weights(tile);
     }
-    const uint32_t to = ring.Stage() + Stage::kRowsAt + first_row * Stage::kRowBytes + piece * 16;
-    const bool real = tile + piece / 8 < tiles;
+    const uint32_t to = ring.Stage() + Stage::kRowsAt;
 #pragma unroll
     for (uint32_t i = 0; i < kRows / kAtOnce; ++i) {
       if (i * kAtOnce >= work.rows) break;
-      if (real && i * kAtOnce + first_row < work.rows) {
-        CopyAsync16(to + i * kAtOnce * Stage::kRowBytes, rows[i] + tile * kTileInputs, true);
+      const uint32_t row = i * kAtOnce + first_row;
+#pragma unroll
+      for (uint32_t t = 0; t < Stage::kTiles; ++t) {
+        if (tile + t < tiles && row < work.rows) {
+          CopyAsync16(to + t * Stage::kRowTileBytes + SwizzledOffset(row, piece),
+                      rows[i] + t * kTileInputs, true);
+        }
       }
+      rows[i] += Stage::kTiles * kTileInputs;
     }
     ArriveAfterCopies(ring.Full());
   }
@@ -150,7 +154,6 @@ __device__ inline void MultiplyRing(const LinearCall& call,
   using Stage = RingStage<kFormat, kRows>;
   const uint32_t thread = threadIdx.x, lane = thread % 32;
   const uint32_t codes_at = thread * 16, scales_at = ScaleWord<kFormat>(thread) * 4;
-  const uint32_t rows_at = Stage::kRowsAt + lane % 8 * Stage::kRowBytes + lane / 8 * 16;
 #pragma unroll
   for (auto& of_tile : sums) {
 #pragma unroll
@@ -162,7 +165,8 @@ __device__ inline void MultiplyRing(const LinearCall& call,
     for (int eight = 0; eight < kColumns / 8; ++eight) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        LoadMatrices(ring.Stage() + rows_at + eight * 8 * Stage::kRowBytes + tile * 128 + half * 64,
+        LoadMatrices(ring.Stage() + Stage::kRowsAt + tile * Stage::kRowTileBytes + eight * 1024 +
+                         SwizzledOffset(lane % 8, half * 4 + lane / 8),
                      rows[eight][half]);
       }
     }
@@ -230,7 +234,8 @@ __device__ inline void MultiplyByRing(const LinearCall& call, uint32_t output_bl
   if (!FollowToWork(call, first, row_tile, kRows, &work)) return;
   const Ring<RingStage<kFormat, kRows>::kBytes> ring;
   const uint32_t output_tiles = min(kRingTiles, call.matrix.output_tiles - first);
-  if (threadIdx.x >= kGroupThreads) {
+  // The same for the whole warp, which the compiler then knows.
+  if (__shfl_sync(0xffffffff, threadIdx.x / 32, 0) == kGroupThreads / 32) {
     FillRing<kFormat, kRows>(call, work, output_tiles, waits, ring);
   } else {
     if (waits) FollowEarlier();
