@@ -284,16 +284,31 @@ __device__ inline void Store(const LinearCall& call, const Work& work, uint32_t 
 constexpr uint32_t kStagedRow = 64 + 8;  // Values; so much apart, rows lie in all banks.
 constexpr uint32_t kStagedRowBytes = kStagedRow * 2;
 
+__device__ inline uint32_t Bf16Pair(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
 template <int kColumns>
 __device__ inline void StageSums(const float (&sums)[kColumns / 2], Bf16* staged) {
+  constexpr int kEights = kColumns / 8;
   const uint32_t warp = threadIdx.x % kGroupThreads / 32, lane = threadIdx.x % 32;
+  // Of the matrices of 8 rows and 8 outputs a lane gives the address of a row: by turns of the
+  // warp's first and last outputs.
+  const uint32_t row = lane / 16 % kEights * 8 + lane % 8, output = warp * 16 + lane / 8 % 2 * 8;
+  const uint32_t to = SharedAddress(staged + row * kStagedRow + output);
 #pragma unroll
-  for (int i = 0; i < kColumns / 2; i += 4) {
+  for (int eight = 0; eight < kEights; eight += 2) {
+    uint32_t pairs[4];
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      Bf16* const row = staged + (i * 2 + lane % 4 * 2 + j) * kStagedRow + warp * 16 + lane / 4;
-      row[0] = ToBf16(sums[i + j]);
-      row[8] = ToBf16(sums[i + 2 + j]);
+    for (int i = 0; i < 4 && eight * 4 + 2 * i < kColumns / 2; ++i) {
+      pairs[i] = Bf16Pair(sums[eight * 4 + 2 * i], sums[eight * 4 + 2 * i + 1]);
+    }
+    const uint32_t at = to + eight * 8 * kStagedRowBytes;
+    if constexpr (kEights > 1) {
+      StoreMatrices(at, pairs);
+    } else {
+      StoreTwoMatrices(at, pairs[0], pairs[1]);
     }
   }
 }
@@ -308,10 +323,7 @@ struct Eight {
 __device__ inline uint4 PackEight(const float (&values)[8]) {
   uint32_t pairs[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
-    pairs[i] = *reinterpret_cast<const uint32_t*>(&pair);
-  }
+  for (int i = 0; i < 4; ++i) pairs[i] = Bf16Pair(values[2 * i], values[2 * i + 1]);
   return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 // Eight neighbours through quantiser A, with those of the three threads beside.
@@ -328,40 +340,58 @@ __device__ inline uint4 RoundEight(const float (&values)[8]) {
 }
 
 // Of `rows` staged rows those before `real` to rows from `row` on of y, by all threads of a
-// warpgroup.
+// warpgroup. Code that runs once comes from HBM, and is kept short.
 __device__ inline void StoreRows(const LinearCall& call, uint64_t row, uint32_t real, uint32_t rows,
                                  uint32_t first_output, const Bf16* staged) {
   const bool swiglu = call.output == LinearOutput::kSwiglu;
   const uint32_t thread = threadIdx.x % kGroupThreads;
   const uint32_t threads = swiglu ? 4 : 8;  // Of a row.
+  const uint32_t step = kGroupThreads / threads;
   const uint32_t outputs = swiglu ? call.matrix.outputs / 2 : call.matrix.outputs;
   const uint32_t at = thread % threads, first = (swiglu ? first_output / 2 : first_output) + at * 8;
+  const bool whole = first + 8 <= outputs && call.y_stride % 8 == 0;
+  const auto from = [&](uint32_t r) {
+    return reinterpret_cast<const uint4*>(staged + r * kStagedRow) + (swiglu ? 2 * at : at);
+  };
+  const auto to = [&](uint32_t r) {
+    return static_cast<Bf16*>(call.y) + (row + r) * call.y_stride + first;
+  };
+  if (whole && call.output == LinearOutput::kBf16) {
 #pragma unroll 4
-  for (uint32_t r = thread / threads; r < rows; r += kGroupThreads / threads) {
-    const uint4* const from = reinterpret_cast<const uint4*>(staged + r * kStagedRow);
-    uint4 bits = from[swiglu ? 2 * at : at];
+    for (uint32_t r = thread / threads; r < min(rows, real); r += step) {
+      *reinterpret_cast<uint4*>(to(r)) = *from(r);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (uint32_t r = thread / threads; r < rows; r += step) {
+    uint4 bits = *from(r);
     if (call.output != LinearOutput::kBf16) {
-      const Eight a(bits), c(from[swiglu ? 2 * at + 1 : at]);
-      const bool weighted = swiglu && call.row_weights != nullptr && r < real;
-      const float weight = weighted ? call.row_weights[row + r] : 1.0f;
       float values[8];
+      const Eight a(bits);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const float gate = fminf(a[i], call.limit);
-        const float up = fminf(fmaxf(c[i], -call.limit), call.limit);
-        values[i] = swiglu ? RoundBf16(Silu(gate) * up * weight) : a[i];
+      for (int i = 0; i < 8; ++i) values[i] = a[i];
+      if (swiglu) {
+        const Eight c(from(r)[1]);
+        const bool weighted = call.row_weights != nullptr && r < real;
+        const float weight = weighted ? call.row_weights[row + r] : 1.0f;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float gate = fminf(a[i], call.limit);
+          const float up = fminf(fmaxf(c[i], -call.limit), call.limit);
+          values[i] = RoundBf16(Silu(gate) * up * weight);
+        }
       }
       bits = RoundEight(values);
     }
     if (r >= real) continue;
-    Bf16* const to = static_cast<Bf16*>(call.y) + (row + r) * call.y_stride + first;
-    if (first + 8 <= outputs && call.y_stride % 8 == 0) {
-      *reinterpret_cast<uint4*>(to) = bits;
+    if (whole) {
+      *reinterpret_cast<uint4*>(to(r)) = bits;
     } else {
       const Eight values(bits);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        if (first + i < outputs) to[i] = ToBf16(values[i]);
+        if (first + i < outputs) to(r)[i] = ToBf16(values[i]);
       }
     }
   }

@@ -92,6 +92,10 @@ __device__ inline void CopyFromGlobal(uint32_t to, const void* from, uint32_t by
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
+// A tensor map is fetched, so that its first box does not wait for it.
+__device__ inline void PrefetchMap(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 // The box of a tensor map (tensor_map.h) whose first column and row these are.
 __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, uint32_t column, uint32_t row,
                                uint32_t barrier) {

@@ -37,6 +37,16 @@ __device__ inline void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// By all warps of a warpgroup: how many registers a thread has from here on.
+template <int kRegisters>
+__device__ inline void MoreRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void LessRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
 // Of the first of eight rows or more; `at` is aligned to 1024 bytes but for steps along a row.
 __device__ inline uint64_t SwizzledRows(uint32_t at) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
@@ -101,6 +111,20 @@ __device__ inline void LoadMatrices(uint32_t at, uint32_t (&to)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(at)
+               : "memory");
+}
+
+// Four matrices of 8 x 8 that lie as sums do, two columns of a row in a lane's word, each column to
+// 16 bytes of its own, whose address a lane gives.
+__device__ inline void StoreMatrices(uint32_t at, const uint32_t (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+               "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+}
+// Two of them, whose addresses the first half of the warp gives.
+__device__ inline void StoreTwoMatrices(uint32_t at, uint32_t first, uint32_t second) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(at),
+               "r"(first), "r"(second)
                : "memory");
 }
 

@@ -106,7 +106,7 @@ TEST_P(LinearTest, EveryTileGivesTheSumsAndTheSameBytes) {
       std::vector<float> first;
       const struct {
         uint32_t tile, block;
-      } kernels[] = {{8}, {16}, {32}, {64}, {128, 2}, {128, 4}};
+      } kernels[] = {{8}, {16}, {32}, {64}, {128, 2}, {128, 3}, {128, 4}};
       for (const auto& [tile, block] : kernels) {
         SCOPED_TRACE(std::to_string(tile) + " rows, tiles " + std::to_string(block));
         const OnDevice<float> y(size_t{shape.rows} * shape.outputs);
