@@ -19,7 +19,7 @@ struct DeviceLinear {
   WeightFormat format = WeightFormat::kBf16;
   uint32_t outputs = 0, inputs = 0;
   uint32_t output_tiles = 0, input_tiles = 0;
-  uint32_t slices = 1;  // Of the inputs, summed apart: SlicesOf.
+  uint32_t slices = 1;  // Of the inputs, summed apart: 1, 2, 4 or 8 (SlicesOf).
   const void* codes = nullptr;
   const void* scales = nullptr;
 };

@@ -335,7 +335,7 @@ std::string NameOfEpilogue(const testing::TestParamInfo<Epilogue>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(
     Formats, EpilogueTest,
-    testing::Values(Epilogue{WeightFormat::kBf16, 1}, Epilogue{WeightFormat::kBf16, 3},
+    testing::Values(Epilogue{WeightFormat::kBf16, 1}, Epilogue{WeightFormat::kBf16, 4},
                     Epilogue{WeightFormat::kFp8, 1}, Epilogue{WeightFormat::kFp8, 2},
                     Epilogue{WeightFormat::kFp4, 1}, Epilogue{WeightFormat::kFp4, 8}),
     NameOfEpilogue);
