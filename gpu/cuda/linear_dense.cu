@@ -18,6 +18,7 @@ constexpr uint32_t kSlicesMax = 8;  // Their number is a power of two.
 // Of a block of few rows: two of them leave a multiprocessor room for those of the next launch. But
 // matrices in bf16 are small, and their blocks few: all they need may come before the launch does.
 constexpr uint32_t kFewShared = 72 * 1024;
+
 // kBlockTiles: of 64 outputs.
 template <WeightFormat kFormat, int kRows, int kBlockTiles>
 struct Plan {
