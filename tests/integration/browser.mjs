@@ -71,7 +71,8 @@ export async function run(test) {
   }
   browser.kill('SIGKILL');
   await new Promise(done => browser.on('exit', done));
-  rmSync(profile, { recursive: true, force: true });
+  // Its other processes may live, and write there, a moment longer.
+  rmSync(profile, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 });
   if (failed) {
     console.error(failed);
     process.exit(1);

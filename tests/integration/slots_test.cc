@@ -171,16 +171,19 @@ TEST_F(SlotsTest, WhatIsLeasedStaysWhileOthersLeave) {
     for (uint32_t i = 0; i < lease->size(); ++i) slots.push_back(lease->slot(i));
     return slots;
   }();
-  for (int round = 0; round < 2; ++round) {
+  // How many leave in a round is a matter of how the requests fall together.
+  constexpr int kRoundsMost = 10, kEvictionsLeast = 20;
+  int evictions = 0;
+  for (int round = 0; round < kRoundsMost && evictions <= kEvictionsLeast; ++round) {
     std::vector<std::thread> users;
     for (const char letter : {'a', 'b', 'c', 'd'}) {
       users.emplace_back([this, letter] { Complete(letter); });
     }
     for (std::thread& user : users) user.join();
     EXPECT_EQ(CountRight(chain, *lease, mapped), kLent);
+    evictions = Hbm()["evictions"].get<int>();
   }
-  const int evictions = Hbm()["evictions"].get<int>();
-  EXPECT_GT(evictions, 20);
+  EXPECT_GT(evictions, kEvictionsLeast);
   // Also what the store no longer has, until the lease ends.
   EXPECT_EQ(*client->EvictNamespace(id), kLent);
   Complete('f');
