@@ -55,10 +55,6 @@ __device__ inline void Forget(float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(values[i]));
 }
-__device__ inline uint32_t PairBits(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
 // Both values of a word, turned.
 __device__ inline uint32_t Turned(uint32_t word, float c, float s) {
   const float2 x = __bfloat1622float2(AsPair(word));

@@ -3,6 +3,7 @@
 #include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/linear_slices.cuh"
 #include "gpu/cuda/mixes.cuh"
+#include "protocol/base/bytes.h"
 
 // The router, and the plan of who goes to which expert (model-facts section 8).
 namespace reprise::engine::cuda {
@@ -361,20 +362,19 @@ bool FitsFew(const LinearCall& gate, const RouteCall& call) {
          gate.matrix.format == WeightFormat::kBf16 && gate.matrix.slices >= kSliceGroups;
 }
 
-uint32_t Ceil(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
-
 template <uint32_t kExperts>
 cudaError_t Launch(const LinearCall& gate, const RouteCall& call, cudaStream_t stream) {
   const uint32_t mixes = MixesBlocks(call.mixes.rows);
   if (FitsFew(gate, call)) {
     const uint32_t cluster = gate.matrix.slices / kSliceGroups;
     return Queue<GateAndRoute<kExperts>>(
-        (gate.matrix.output_tiles + Ceil(mixes, cluster)) * cluster, kThreads,
-        SliceSharedBytes<kFewRows>(gate.matrix.slices), cluster, stream, gate, call);
+        static_cast<uint32_t>(gate.matrix.output_tiles + DivideUp(mixes, cluster)) * cluster,
+        kThreads, SliceSharedBytes<kFewRows>(gate.matrix.slices), cluster, stream, gate, call);
   }
   const cudaError_t error = LaunchLinear(gate, stream);
   if (error != cudaSuccess) return error;
-  return QueueNext(Route<kExperts>, {Ceil(call.rows, kRouteRows) + mixes, kThreads}, stream, call);
+  const auto blocks = static_cast<uint32_t>(DivideUp(call.rows, kRouteRows)) + mixes;
+  return QueueNext(Route<kExperts>, {blocks, kThreads}, stream, call);
 }
 
 }  // namespace

@@ -19,6 +19,11 @@ __device__ inline Bf16* AsBf16(uint16_t* bits) { return reinterpret_cast<Bf16*>(
 
 __device__ inline float ToFloat(Bf16 x) { return __bfloat162float(x); }
 __device__ inline Bf16 ToBf16(float x) { return __float2bfloat16_rn(x); }
+// Two, rounded, as a word.
+__device__ inline uint32_t PairBits(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
 // Through bf16 and back.
 __device__ inline float RoundBf16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
 

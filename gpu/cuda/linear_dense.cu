@@ -19,6 +19,14 @@ constexpr uint32_t kSlicesMax = 8;  // Their number is a power of two.
 // matrices in bf16 are small, and their blocks few: all they need may come before the launch does.
 constexpr uint32_t kFewShared = 72 * 1024;
 
+// Registers of a thread of a block that has a multiprocessor to itself: of one that does not
+// multiply, and what that leaves the others.
+constexpr int kFillRegisters = 32;
+__host__ __device__ constexpr int MultiplyRegisters(int multipliers) {
+  const int groups = multipliers + 1, at_launch = 65536 / (groups * int{kGroupThreads}) / 8 * 8;
+  return (at_launch * groups - kFillRegisters) / multipliers / 8 * 8;
+}
+
 // kBlockTiles: of 64 outputs.
 template <WeightFormat kFormat, int kRows, int kBlockTiles>
 struct Plan {
@@ -44,10 +52,6 @@ struct Plan {
   }
   static constexpr uint32_t kSumsBytes =
       std::max(kEights, kSlicesMax) * kOutputTiles * kGroupThreads * 16;
-  // Registers of a thread: of one that does not multiply, and what that leaves the others.
-  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8, kFillRegisters = 32;
-  static constexpr int kMultiplyRegisters =
-      (kLaunchRegisters * (kMultipliers + 1) - kFillRegisters) / kMultipliers / 8 * 8;
   static constexpr uint32_t kShared =
       std::max({kStages * kStageBytes, kOutputTiles* kRows* kStagedRowBytes,
                 kSumsBytes + kOutputTiles* Share(2) * 8 * kStagedRowBytes});
@@ -107,17 +111,6 @@ __device__ inline void Fill(const CUtensorMap& x, const LinearCall& call, const 
       index = 0;
       parity ^= 1;
     }
-  }
-}
-
-template <WeightFormat kFormat>
-__device__ inline void LoadCodes(uint32_t codes, uint32_t thread, RawWeights<kFormat>* raw) {
-#pragma unroll
-  for (int i = 0; i < RawWeights<kFormat>::kPieces; ++i) {
-    uint4& piece = raw->codes[i];
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
-                 : "r"(codes + (i * kGroupThreads + thread) * 16));
   }
 }
 
@@ -325,7 +318,7 @@ __global__ __launch_bounds__(Plan<kFormat, kRows, kBlockTiles>::kThreads,
   __syncthreads();
   const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
   if (group == kMultipliers) {
-    if constexpr (P::kWide) LessRegisters<P::kFillRegisters>();
+    if constexpr (P::kWide) FewerRegisters<kFillRegisters>();
     if (thread < 32) Fill<P>(x, call, work, slice, output_tiles, ring);
     for (int i = 0; i < 2 && blocks > 1; ++i) {
       ClusterArrive();
@@ -333,7 +326,7 @@ __global__ __launch_bounds__(Plan<kFormat, kRows, kBlockTiles>::kThreads,
     }
     return;
   }
-  if constexpr (P::kWide) MoreRegisters<P::kMultiplyRegisters>();
+  if constexpr (P::kWide) MoreRegisters<MultiplyRegisters(kMultipliers)>();
   const uint32_t first = group * kTiles;
   float sums[kTiles][kRows / 2];
   FollowEarlier();

@@ -133,18 +133,6 @@ __device__ inline void FillRing(const LinearCall& call, const Work& work, uint32
   }
 }
 
-template <WeightFormat kFormat>
-__device__ inline void LoadPart(uint32_t codes, uint32_t scales, RawWeights<kFormat>* raw) {
-#pragma unroll
-  for (int i = 0; i < RawWeights<kFormat>::kPieces; ++i) {
-    uint4& piece = raw->codes[i];
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
-                 : "r"(codes + i * (kGroupThreads * 16)));
-  }
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(raw->scales) : "r"(scales));
-}
-
 // A warp's products with all tiles, for the first kColumns rows. Of those that are none it
 // multiplies what happens to be there: a row's sums are its own.
 template <WeightFormat kFormat, int kRows, int kColumns>
@@ -173,8 +161,10 @@ __device__ inline void MultiplyRing(const LinearCall& call,
 #pragma unroll
     for (uint32_t m = 0; m < kRingTiles; ++m) {
       RawWeights<kFormat> raw;
-      LoadPart(ring.Stage() + codes_at + Stage::Codes(m, tile),
-               ring.Stage() + scales_at + Stage::Scales(m, tile), &raw);
+      LoadCodes(ring.Stage() + codes_at + Stage::Codes(m, tile), 0, &raw);
+      asm volatile("ld.shared.u32 %0, [%1];"
+                   : "=r"(raw.scales)
+                   : "r"(ring.Stage() + scales_at + Stage::Scales(m, tile)));
       uint32_t a[4][4];
       Expand(raw, a);
 #pragma unroll

@@ -284,11 +284,6 @@ __device__ inline void Store(const LinearCall& call, const Work& work, uint32_t 
 constexpr uint32_t kStagedRow = 64 + 8;  // Values; so much apart, rows lie in all banks.
 constexpr uint32_t kStagedRowBytes = kStagedRow * 2;
 
-__device__ inline uint32_t Bf16Pair(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
 template <int kColumns>
 __device__ inline void StageSums(const float (&sums)[kColumns / 2], Bf16* staged) {
   constexpr int kEights = kColumns / 8;
@@ -302,7 +297,7 @@ __device__ inline void StageSums(const float (&sums)[kColumns / 2], Bf16* staged
     uint32_t pairs[4];
 #pragma unroll
     for (int i = 0; i < 4 && eight * 4 + 2 * i < kColumns / 2; ++i) {
-      pairs[i] = Bf16Pair(sums[eight * 4 + 2 * i], sums[eight * 4 + 2 * i + 1]);
+      pairs[i] = PairBits(sums[eight * 4 + 2 * i], sums[eight * 4 + 2 * i + 1]);
     }
     const uint32_t at = to + eight * 8 * kStagedRowBytes;
     if constexpr (kEights > 1) {
@@ -323,7 +318,7 @@ struct Eight {
 __device__ inline uint4 PackEight(const float (&values)[8]) {
   uint32_t pairs[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) pairs[i] = Bf16Pair(values[2 * i], values[2 * i + 1]);
+  for (int i = 0; i < 4; ++i) pairs[i] = PairBits(values[2 * i], values[2 * i + 1]);
   return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 // Eight neighbours through quantiser A, with those of the three threads beside.

@@ -69,6 +69,18 @@ class WeightParts {
   const uint32_t* scales_ = nullptr;
 };
 
+// A thread's codes of a tile that lies in shared memory from `codes` on.
+template <WeightFormat kFormat>
+__device__ inline void LoadCodes(uint32_t codes, uint32_t thread, RawWeights<kFormat>* raw) {
+#pragma unroll
+  for (int i = 0; i < RawWeights<kFormat>::kPieces; ++i) {
+    uint4& piece = raw->codes[i];
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
+                 : "r"(codes + (i * kGroupThreads + thread) * 16));
+  }
+}
+
 // The factors of both rows, upper in the low half, from exponents that lie at bits 7 and 23.
 __device__ inline __nv_bfloat162 FactorsOf(uint32_t word) {
   const uint32_t factors = word & 0x7f807f80;

@@ -28,15 +28,6 @@ constexpr float kNone = -3e38f;
 constexpr uint32_t kScorerRegisters = 192, kAdderRegisters = 176, kDecoderRegisters = 72;
 static_assert((kScorerRegisters + kAdderRegisters + 2 * kDecoderRegisters) * kGroup == 65536);
 
-template <uint32_t kRegisters>
-__device__ inline void MoreRegisters() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <uint32_t kRegisters>
-__device__ inline void FewerRegisters() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
 // Logits and probabilities of the block's own tiles.
 class Scorer {
  public:

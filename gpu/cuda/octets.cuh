@@ -28,10 +28,7 @@ struct Octet {
   __device__ void Store(Bf16* to) const {
     uint32_t pairs[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
-      pairs[i] = *reinterpret_cast<const uint32_t*>(&pair);
-    }
+    for (int i = 0; i < 4; ++i) pairs[i] = PairBits(values[2 * i], values[2 * i + 1]);
     *reinterpret_cast<uint4*>(to) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
   }
   __device__ float Largest() const {

@@ -20,8 +20,7 @@ struct alignas(kCount * 2) Bf16s {
     Bf16s of;
 #pragma unroll
     for (uint32_t i = 0; i < kCount / 2; ++i) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
-      of.pairs[i] = *reinterpret_cast<const uint32_t*>(&pair);
+      of.pairs[i] = PairBits(values[2 * i], values[2 * i + 1]);
     }
     return of;
   }
