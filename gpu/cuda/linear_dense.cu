@@ -178,7 +178,7 @@ __device__ inline void Multiply(const LinearCall& call, const Work& work, const 
         multiply(i, m, now[m][i], a[turn % 2]);
         WgmmaWait<1>();
         Keep(a[(turn + 1) % 2]);
-        if (turn == 0 && tile > slice.begin && thread % 32 == 0) {
+        if (turn == 0 && tile > slice.begin && Arrives(thread % 32)) {
           // The last product of the stage before is over.
           ArriveAt(ring.Empty(index == 0 ? P::kStages - 1 : index - 1));
         }
@@ -311,7 +311,7 @@ __global__ __launch_bounds__(Plan<kFormat, kRows, kBlockTiles>::kThreads,
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < P::kStages; ++i) {
       InitBarrier(ring.Full(i), 1);
-      InitBarrier(ring.Empty(i), kMultipliers * kGroupThreads / 32);
+      InitBarrier(ring.Empty(i), kMultipliers * kGroupThreads / 32 * kWarpArrivals);
     }
     FenceBarriers();
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <tuple>
 
 #include "gpu/formats/number_formats.h"
 #include "protocol/base/prng.h"
@@ -87,69 +88,85 @@ std::vector<uint16_t> RandomRows(size_t count, uint64_t seed) {
   return x;
 }
 
-class LinearTest : public testing::TestWithParam<WeightFormat> {};
+constexpr WeightFormat kFormats[] = {WeightFormat::kBf16, WeightFormat::kFp8, WeightFormat::kFp4};
+std::string NameOfFormat(WeightFormat format) {
+  static constexpr const char* kNames[] = {"Bf16", "Fp8", "Fp4"};
+  return kNames[static_cast<int>(format)];
+}
 
-TEST_P(LinearTest, EveryTileGivesTheSumsAndTheSameBytes) {
+struct Shape {
+  uint32_t outputs, inputs, rows;
+};
+class TileTest : public testing::TestWithParam<std::tuple<WeightFormat, Shape>> {};
+
+TEST_P(TileTest, EveryTileGivesTheSumsAndTheSameBytes) {
   RP_NEEDS_DEVICE();
-  const struct {
-    uint32_t outputs, inputs, rows;
-  } shapes[] = {{64, 64, 1},     {64, 128, 8},     {320, 512, 9},  {130, 320, 70},
-                {288, 384, 200}, {512, 5120, 131}, {704, 640, 300}};
-  for (const auto& shape : shapes) {
-    SCOPED_TRACE(std::to_string(shape.outputs) + " x " + std::to_string(shape.inputs) + ", rows " +
-                 std::to_string(shape.rows));
-    const RandomMatrix matrix(GetParam(), shape.outputs, shape.inputs, shape.rows);
-    const std::vector<uint16_t> x = RandomRows(size_t{shape.rows} * shape.inputs, 7);
-    const OnDevice<uint16_t> device_x(x);
-    for (const uint32_t slices : {1u, 2u, 4u, 8u}) {
-      const PackedOnDevice packed(matrix.Pack(), slices);
-      std::vector<float> first;
-      const struct {
-        uint32_t tile, block;
-      } kernels[] = {{8}, {16}, {32}, {64}, {128, 2}, {128, 3}, {128, 4}};
-      for (const auto& [tile, block] : kernels) {
-        SCOPED_TRACE(std::to_string(tile) + " rows, tiles " + std::to_string(block));
-        const OnDevice<float> y(size_t{shape.rows} * shape.outputs);
-        const LinearCall call{.matrix = packed.view,
-                              .output = LinearOutput::kFloat,
-                              .x = device_x.data(),
-                              .x_stride = shape.inputs,
-                              .y = y.data(),
-                              .y_stride = shape.outputs,
-                              .rows = shape.rows};
-        Must(CudaStatus(LaunchDenseLinear(call, tile, block, nullptr), "linear"));
-        Must(CudaStatus(cudaDeviceSynchronize(), "linear"));
-        const std::vector<float> got = y.Get();
-        if (!first.empty()) {
-          size_t other = 0, at = 0;
-          for (size_t i = 0; i < got.size(); ++i) {
-            if (std::memcmp(&got[i], &first[i], 4) == 0) continue;
-            at = other++ == 0 ? i : at;
-          }
-          EXPECT_EQ(other, 0u) << "the first in row " << at / shape.outputs << ", output "
-                               << at % shape.outputs << ": " << got[at] << ", not " << first[at]
-                               << ", in slices: " << slices;
-          continue;
+  const auto& [format, shape] = GetParam();
+  const RandomMatrix matrix(format, shape.outputs, shape.inputs, shape.rows);
+  const std::vector<uint16_t> x = RandomRows(size_t{shape.rows} * shape.inputs, 7);
+  const OnDevice<uint16_t> device_x(x);
+  for (const uint32_t slices : {1u, 2u, 4u, 8u}) {
+    const PackedOnDevice packed(matrix.Pack(), slices);
+    std::vector<float> first;
+    const struct {
+      uint32_t tile, block;
+    } kernels[] = {{8}, {16}, {32}, {64}, {128, 2}, {128, 3}, {128, 4}};
+    for (const auto& [tile, block] : kernels) {
+      SCOPED_TRACE(std::to_string(tile) + " rows, tiles " + std::to_string(block));
+      const OnDevice<float> y(size_t{shape.rows} * shape.outputs);
+      const LinearCall call{.matrix = packed.view,
+                            .output = LinearOutput::kFloat,
+                            .x = device_x.data(),
+                            .x_stride = shape.inputs,
+                            .y = y.data(),
+                            .y_stride = shape.outputs,
+                            .rows = shape.rows};
+      Must(CudaStatus(LaunchDenseLinear(call, tile, block, nullptr), "linear"));
+      Must(CudaStatus(cudaDeviceSynchronize(), "linear"));
+      const std::vector<float> got = y.Get();
+      if (!first.empty()) {
+        size_t other = 0, at = 0;
+        for (size_t i = 0; i < got.size(); ++i) {
+          if (std::memcmp(&got[i], &first[i], 4) == 0) continue;
+          at = other++ == 0 ? i : at;
         }
-        first = got;
-        double error = 0, norm = 0;
-        for (uint32_t r = 0; r < shape.rows; ++r) {
-          for (uint32_t o = 0; o < shape.outputs; ++o) {
-            double want = 0;
-            for (uint32_t i = 0; i < shape.inputs; ++i) {
-              want += double{FromBf16(x[size_t{r} * shape.inputs + i])} *
-                      matrix.values[size_t{o} * shape.inputs + i];
-            }
-            const double difference = got[size_t{r} * shape.outputs + o] - want;
-            error += difference * difference;
-            norm += want * want;
-          }
-        }
-        EXPECT_LT(std::sqrt(error / norm), 1e-5);
+        EXPECT_EQ(other, 0u) << "the first in row " << at / shape.outputs << ", output "
+                             << at % shape.outputs << ": " << got[at] << ", not " << first[at]
+                             << ", in slices: " << slices;
+        continue;
       }
+      first = got;
+      double error = 0, norm = 0;
+      for (uint32_t r = 0; r < shape.rows; ++r) {
+        for (uint32_t o = 0; o < shape.outputs; ++o) {
+          double want = 0;
+          for (uint32_t i = 0; i < shape.inputs; ++i) {
+            want += double{FromBf16(x[size_t{r} * shape.inputs + i])} *
+                    matrix.values[size_t{o} * shape.inputs + i];
+          }
+          const double difference = got[size_t{r} * shape.outputs + o] - want;
+          error += difference * difference;
+          norm += want * want;
+        }
+      }
+      EXPECT_LT(std::sqrt(error / norm), 1e-5);
     }
   }
 }
+std::string NameOfShape(const testing::TestParamInfo<TileTest::ParamType>& test) {
+  const auto& [format, shape] = test.param;
+  return NameOfFormat(format) + "_" + std::to_string(shape.outputs) + "By" +
+         std::to_string(shape.inputs) + "Rows" + std::to_string(shape.rows);
+}
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, TileTest,
+    testing::Combine(testing::ValuesIn(kFormats),
+                     testing::Values(Shape{64, 64, 1}, Shape{64, 128, 8}, Shape{320, 512, 9},
+                                     Shape{130, 320, 70}, Shape{288, 384, 200},
+                                     Shape{512, 5120, 131}, Shape{704, 640, 300})),
+    NameOfShape);
+
+class LinearTest : public testing::TestWithParam<WeightFormat> {};
 
 TEST_P(LinearTest, Bf16OutputsOfBlocks) {
   RP_NEEDS_DEVICE();
@@ -266,14 +283,10 @@ TEST_P(LinearTest, SwigluOfInterleavedRows) {
   }
 }
 
-std::string NameOf(const testing::TestParamInfo<WeightFormat>& info) {
-  static constexpr const char* kNames[] = {"Bf16", "Fp8", "Fp4"};
-  return kNames[static_cast<int>(info.param)];
-}
-INSTANTIATE_TEST_SUITE_P(Formats, LinearTest,
-                         testing::Values(WeightFormat::kBf16, WeightFormat::kFp8,
-                                         WeightFormat::kFp4),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Formats, LinearTest, testing::ValuesIn(kFormats),
+                         [](const testing::TestParamInfo<WeightFormat>& test) {
+                           return NameOfFormat(test.param);
+                         });
 
 }  // namespace
 }  // namespace reprise::engine::cuda::test

@@ -83,15 +83,16 @@ void ExpectHostsChoices(uint32_t rows, uint32_t vocab, uint64_t stride, bool cor
   }
 }
 
-TEST(SamplingKernels, TokensAreThoseOfTheHost) {
+class VocabTest : public testing::TestWithParam<uint32_t> {};
+
+TEST_P(VocabTest, TokensAreThoseOfTheHost) {
   RP_NEEDS_DEVICE();
-  for (const uint32_t vocab : {1u, 7u, 288u, 4'097u, 129'280u}) {
-    for (const uint32_t rows : {1u, 45u, 133u}) {
-      ExpectHostsChoices(rows, vocab, vocab, false);
-    }
-    ExpectHostsChoices(45, vocab, vocab + 3, true);
-  }
+  const uint32_t vocab = GetParam();
+  for (const uint32_t rows : {1u, 45u, 133u}) ExpectHostsChoices(rows, vocab, vocab, false);
+  ExpectHostsChoices(45, vocab, vocab + 3, true);
 }
+INSTANTIATE_TEST_SUITE_P(Tokens, VocabTest, testing::Values(1u, 7u, 288u, 4'097u, 129'280u),
+                         testing::PrintToStringParamName());
 
 // So many ties that they end beyond one digit of their ids.
 TEST(SamplingKernels, TiesEndAtTheSameToken) {
