@@ -201,8 +201,9 @@ __device__ inline void PlanTiles(const RouteCall& call, PlanRoom& room) {
     const uint32_t e = threadIdx.x * kEach + i;
     if (e >= call.own) break;
     room.firsts[e] = next.x;
-    for (uint32_t at = 0; at < counts[i]; at += call.tile_rows) {
-      call.tiles[next.y++] = {e, next.x + at, min(call.tile_rows, counts[i] - at)};
+    const uint32_t step = TileStep(counts[i], call.tile_rows);
+    for (uint32_t at = 0; at < counts[i]; at += step) {
+      call.tiles[next.y++] = {e, next.x + at, min(step, counts[i] - at)};
     }
     next.x += counts[i];
   }

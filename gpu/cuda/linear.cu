@@ -120,22 +120,23 @@ __device__ inline void MultiplyFew(const LinearCall& call, uint32_t output_block
 template <int kRows>
 constexpr uint32_t kFewShared = kFewStages<kRows>* kFewStageTiles* kRows * 128;
 
-// ---- Many rows: two warpgroups over the same 128 rows ------------------------------------------
+// ---- Many rows: two warpgroups over the same rows, up to 128 ------------------------------------
 
 // A warpgroup takes 128 outputs, so that every row that comes from L2 meets 256.
-constexpr int kManyStages = 4;
+constexpr int kManyStages = 5, kManyQueued = 3;  // Of x; copies under way.
+constexpr uint32_t kManyAhead = 2;               // Tiles of weights that are loaded.
 constexpr uint32_t kManyShared = kManyStages * kManyRows * 128;
 constexpr int kManyTiles = 2;  // Of 64 outputs, of a warpgroup.
 
-template <WeightFormat kFormat>
-__device__ inline void MultiplyManyRows(const LinearCall& call, uint32_t output_block,
-                                        uint32_t row_tile) {
-  constexpr uint32_t kStageBytes = kManyRows * 128;
+// `output_block`: of these 256 outputs.
+template <WeightFormat kFormat, int kRows>
+__device__ inline void MultiplyManyRows(const LinearCall& call, const Work& work,
+                                        uint32_t output_block) {
+  constexpr int kCopiedRows = (kRows + 31) / 32 * 32;  // In whole turns of the threads.
+  constexpr uint32_t kStageBytes = kCopiedRows * 128;
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
   const uint32_t first_output_tile = output_block * (kManyGroups * kManyTiles);
-  Work work;
-  if (!FindWork(call, first_output_tile, row_tile, kManyRows, &work)) return;
   const uint32_t tiles = call.matrix.input_tiles;
   const auto real = [&](int m) {
     return first_output_tile + group * kManyTiles + m < call.matrix.output_tiles;
@@ -145,20 +146,24 @@ __device__ inline void MultiplyManyRows(const LinearCall& call, uint32_t output_
   };
   WeightParts<kFormat> parts[kManyTiles] = {{call, first(0), thread}, {call, first(1), thread}};
   const uint32_t stages = SharedAddress(shared);
-  const RowCopies<kManyRows, kManyGroups * kGroupThreads> copies(call, work, threadIdx.x);
+  const RowCopies<kCopiedRows, kManyGroups * kGroupThreads> copies(call, work, threadIdx.x);
 
-  RawWeights<kFormat> raw[kManyTiles];
+  RawWeights<kFormat> raw[kManyAhead][kManyTiles];
 #pragma unroll
   for (int m = 0; m < kManyTiles; ++m) {
-    parts[m].Load(0, &raw[m]);
-    for (uint32_t i = 1; i < min(kManyPrefetch, tiles); ++i) parts[m].Prefetch(i);
+    for (uint32_t i = 0; i < kManyAhead; ++i) {
+      if (i < tiles) parts[m].Load(i, &raw[i][m]);
+    }
+    if (thread == 0 && tiles > kManyAhead) {
+      parts[m].PrefetchAll(kManyAhead, min(kManyPrefetch, tiles) - kManyAhead);
+    }
   }
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < kManyQueued; ++i) {
     if (i < tiles) copies.Queue(i, stages + i * kStageBytes);
     CopyCommit();
   }
-  float sums[kManyTiles][kManyRows / 2];
+  float sums[kManyTiles][kRows / 2];
 #pragma unroll
   for (auto& of_tile : sums) {
 #pragma unroll
@@ -166,32 +171,41 @@ __device__ inline void MultiplyManyRows(const LinearCall& call, uint32_t output_
   }
   // While one tile of outputs is multiplied, the codes of the other are expanded.
   uint32_t a[kManyTiles][4][4] = {};
-  for (uint32_t tile = 0; tile < tiles; ++tile) {
-    CopyWait<1>();
+  uint32_t stage = 0, to_stage = kManyQueued;
+  const auto multiply = [&](uint32_t tile, RawWeights<kFormat>(&of_tile)[kManyTiles]) {
+    CopyWait<kManyQueued - 1>();
     FenceForMatrixUnits();
     __syncthreads();
-    if (tile + 2 < tiles) {
-      copies.Queue(tile + 2, stages + (tile + 2) % kManyStages * kStageBytes);
+    if (tile + kManyQueued < tiles) {
+      copies.Queue(tile + kManyQueued, stages + to_stage * kStageBytes);
     }
     CopyCommit();
-    const uint64_t rows = SwizzledRows(stages + tile % kManyStages * kStageBytes);
+    const uint64_t rows = SwizzledRows(stages + stage * kStageBytes);
 #pragma unroll
     for (int m = 0; m < kManyTiles; ++m) {
-      Expand(raw[m], a[m]);
-      if (tile + kManyPrefetch < tiles) parts[m].Prefetch(kManyPrefetch);
-      MultiplyTile<kManyRows>(sums[m], a[m], rows, true);
+      Expand(of_tile[m], a[m]);
+      MultiplyTile<kRows>(sums[m], a[m], rows, true);
       if constexpr (kFormat == WeightFormat::kBf16) {  // Taken as loaded: see linear_slices.cuh.
         WgmmaWait<0>();
         Keep(a[m]);
       }
-      if (tile + 1 < tiles) parts[m].Load(1, &raw[m]);
+      if (tile + kManyAhead < tiles) parts[m].Load(kManyAhead, &of_tile[m]);
+      if (thread == 0 && tile + kManyPrefetch < tiles) parts[m].PrefetchAll(kManyPrefetch, 1);
       parts[m].Skip(1);
       WgmmaWait<1>();
       Keep(a[1 - m]);
     }
+    stage = stage + 1 == kManyStages ? 0 : stage + 1;
+    to_stage = to_stage + 1 == kManyStages ? 0 : to_stage + 1;
+  };
+  for (uint32_t tile = 0; tile < tiles; tile += kManyAhead) {
+#pragma unroll
+    for (uint32_t i = 0; i < kManyAhead; ++i) {
+      if (tile + i < tiles) multiply(tile + i, raw[i]);
+    }
   }
   WgmmaWait<0>();
-  __shared__ LargestRoom<kManyRows> rooms[kManyGroups];
+  __shared__ LargestRoom<kRows> rooms[kManyGroups];
   __syncthreads();  // Nobody reads rows of x any more.
 #pragma unroll
   for (int m = 0; m < kManyTiles; ++m) {
@@ -200,15 +214,31 @@ __device__ inline void MultiplyManyRows(const LinearCall& call, uint32_t output_
     const uint32_t output = work.output + (group * kManyTiles + m) * kTileOutputs;
     if (!real(m)) continue;
     if (call.output == LinearOutput::kFloat) {
-      Store<kManyRows>(call, work, 0, output, sums[m], group, rooms[group]);
+      Store<kRows>(call, work, 0, output, sums[m], group, rooms[group]);
     } else {
-      Bf16* const staged = reinterpret_cast<Bf16*>(shared) + group * kManyRows * kStagedRow;
+      Bf16* const staged = reinterpret_cast<Bf16*>(shared) + group * kRows * kStagedRow;
       BarrierOfGroup(group);
-      StageSums<kManyRows>(sums[m], staged);
+      StageSums<kRows>(sums[m], staged);
       BarrierOfGroup(group);
-      StoreRows(call, work.row, work.rows, kManyRows, output, staged);
+      StoreRows(call, work.row, work.rows, kRows, output, staged);
     }
   }
+}
+
+// At the least width that holds the tile's rows: experts' tiles seldom have all 128.
+template <WeightFormat kFormat>
+__device__ inline void MultiplyMany(const LinearCall& call, uint32_t output_block,
+                                    uint32_t row_tile) {
+  Work work;
+  const uint32_t first_output_tile = output_block * (kManyGroups * kManyTiles);
+  if (!FindWork(call, first_output_tile, row_tile, kManyRows, &work)) return;
+  if constexpr (kFormat == WeightFormat::kFp4) {
+    if (work.rows <= 64) return MultiplyManyRows<kFormat, 64>(call, work, output_block);
+    if (work.rows <= 80) return MultiplyManyRows<kFormat, 80>(call, work, output_block);
+    if (work.rows <= 96) return MultiplyManyRows<kFormat, 96>(call, work, output_block);
+    if (work.rows <= 112) return MultiplyManyRows<kFormat, 112>(call, work, output_block);
+  }
+  MultiplyManyRows<kFormat, kManyRows>(call, work, output_block);
 }
 
 // ---- Kernels -----------------------------------------------------------------------------------
@@ -228,8 +258,7 @@ template <WeightFormat kFormat>
 __global__ __launch_bounds__(kManyGroups* kGroupThreads, 1) void ManyRows(LinearCall call) {
   FollowEarlier();
   const bool experts = call.tiles != nullptr;
-  MultiplyManyRows<kFormat>(call, experts ? blockIdx.x : blockIdx.y,
-                            experts ? blockIdx.y : blockIdx.x);
+  MultiplyMany<kFormat>(call, experts ? blockIdx.x : blockIdx.y, experts ? blockIdx.y : blockIdx.x);
 }
 
 // The matrix beside, as a call of its own.
@@ -278,9 +307,9 @@ __global__ __launch_bounds__(kManyGroups* kGroupThreads,
   FollowEarlier();
   const uint32_t beside = TilesOf(call.beside.rows, kManyRows);
   if (blockIdx.y < beside) {
-    MultiplyManyRows<WeightFormat::kFp8>(Beside(call), blockIdx.x, blockIdx.y);
+    MultiplyMany<WeightFormat::kFp8>(Beside(call), blockIdx.x, blockIdx.y);
   } else {
-    MultiplyManyRows<WeightFormat::kFp4>(call, blockIdx.x, blockIdx.y - beside);
+    MultiplyMany<WeightFormat::kFp4>(call, blockIdx.x, blockIdx.y - beside);
   }
 }
 

@@ -12,9 +12,10 @@
 namespace reprise::engine::cuda {
 
 constexpr uint32_t kSharedMax = 192 * 1024;  // Of a block, beside what is static.
-constexpr int kManyRows = 128;               // Of a tile that two warpgroups share.
+constexpr int kManyRows = kEvenTileRows;     // Of a tile that two warpgroups share, at most.
 constexpr int kManyGroups = 2;
-// Weights are loaded one tile ahead, which is less than HBM takes: so many ahead they come into L2.
+// Weights are loaded two tiles ahead, which is less than HBM takes: so many ahead they come into
+// L2.
 constexpr uint32_t kManyPrefetch = 4;
 
 // ---- What a block works on ---------------------------------------------------------------------

@@ -35,8 +35,9 @@ class ExpertsBench {
       const uint32_t slots = kExperts * rows, tile_rows = LinearTileRows(rows);
       std::vector<ExpertTile> list;
       for (uint32_t e = 0; e < kExperts; ++e) {
-        for (uint32_t at = 0; at < rows; at += tile_rows) {
-          list.push_back({e, e * rows + at, std::min(tile_rows, rows - at)});
+        const uint32_t step = TileStep(rows, tile_rows);
+        for (uint32_t at = 0; at < rows; at += step) {
+          list.push_back({e, e * rows + at, std::min(step, rows - at)});
         }
       }
       const auto count = static_cast<uint32_t>(list.size());
@@ -72,11 +73,11 @@ class ExpertsBench {
     }
   }
 
-  // As a replay of 128 rows has it in a layer: the router deals them out, and all meet the shared
-  // expert.
-  void Replay() {
-    constexpr uint32_t kRows = 128, kExperts = 128, kChosen = 6, kSlots = kRows * kChosen;
-    const uint32_t tile_rows = LinearTileRows(2 * kSlots / kExperts);
+  // As a layer has it: the router deals rows out, and all meet the shared expert.
+  void Layer(const std::string& name, uint32_t rows) {
+    constexpr uint32_t kExperts = 128, kChosen = 6;
+    const uint32_t slots = rows * kChosen;
+    const uint32_t tile_rows = LinearTileRows(2 * slots / kExperts);
     const auto weights = [&](WeightFormat format, uint32_t outputs, uint32_t inputs,
                              uint32_t copies) {
       return BenchWeights(format, outputs, inputs, copies, true, stream_.get());
@@ -86,19 +87,20 @@ class ExpertsBench {
     const BenchWeights down = weights(WeightFormat::kFp4, kHidden, kInner, kExperts);
     const BenchWeights shared_up = weights(WeightFormat::kFp8, 2 * kInner, kHidden, 1);
     const BenchWeights shared_down = weights(WeightFormat::kFp8, kHidden, kInner, 1);
-    const DeviceMemory x = Values(kRows * kHidden), z = Values(kSlots * kInner);
-    const DeviceMemory y = Values(kSlots * kHidden), shared_z = Values(kRows * kInner);
-    const DeviceMemory shared_y = Values(kRows * kHidden);
+    const DeviceMemory x = Values(uint64_t{rows} * kHidden), z = Values(uint64_t{slots} * kInner);
+    const DeviceMemory y = Values(uint64_t{slots} * kHidden),
+                       shared_z = Values(uint64_t{rows} * kInner);
+    const DeviceMemory shared_y = Values(uint64_t{rows} * kHidden);
     const OnDevice<float> bias(std::vector<float>(kExperts, 0.0f));
-    const OnDevice<uint8_t> image(std::vector<uint8_t>(kRows, 0));
-    const RouteOutputs routes(kRows, kExperts, kChosen, tile_rows);
+    const OnDevice<uint8_t> image(std::vector<uint8_t>(rows, 0));
+    const RouteOutputs routes(rows, kExperts, kChosen, tile_rows);
     const LinearCall logits_of{.matrix = gate.view,
                                .output = LinearOutput::kFloat,
                                .x = x.data(),
                                .x_stride = kHidden,
                                .y = routes.logits.data(),
                                .y_stride = kExperts,
-                               .rows = kRows};
+                               .rows = rows};
     RouteCall route = routes.Call();
     route.bias = route.image_bias = bias.data();
     route.image = image.data();
@@ -110,17 +112,17 @@ class ExpertsBench {
         .x_stride = kHidden,
         .y = z.data(),
         .y_stride = kInner,
-        .rows = kSlots,
+        .rows = slots,
         .gather = routes.row_of.data(),
         .limit = 10,
         .row_weights = routes.slot_weights.data(),
         .tiles = routes.tiles.data(),
         .tile_count = routes.tile_count.data(),
-        .tiles_max = kSlots / tile_rows + kExperts,
-        .beside = {.matrix = shared_up.view, .x = x.data(), .y = shared_z.data(), .rows = kRows}};
+        .tiles_max = slots / tile_rows + kExperts,
+        .beside = {.matrix = shared_up.view, .x = x.data(), .y = shared_z.data(), .rows = rows}};
     LinearCall second = DownAfter(first, down.view, y);
     second.beside = {
-        .matrix = shared_down.view, .x = shared_z.data(), .y = shared_y.data(), .rows = kRows};
+        .matrix = shared_down.view, .x = shared_z.data(), .y = shared_y.data(), .rows = rows};
     constexpr int kLayers = 4;
     const double seconds = Seconds(
         stream_.get(),
@@ -135,8 +137,10 @@ class ExpertsBench {
     for (const uint32_t expert : chosen) met[expert] = true;
     const double bytes = kExpertBytes * static_cast<double>(std::ranges::count(met, true)) +
                          2 * kExpertBytes + 2.0 * kExperts * kHidden;
-    Row("router and experts of a layer, replay of 128 rows", seconds, bytes / seconds / 1e9, read_,
-        "GB/s", 0);
+    const std::string of_layer = "router and experts of a layer, " + name;
+    if (rows <= 512) return Row(of_layer, seconds, bytes / seconds / 1e9, read_, "GB/s", 0);
+    const double products = 2.0 * 3 * kInner * kHidden * (slots + rows);
+    Row(of_layer, seconds, products / seconds / 1e12, bf16_, "TFLOP/s", 0);
   }
 
  private:
@@ -168,7 +172,9 @@ class ExpertsBench {
 void BenchExperts(double read_gb_per_s, double bf16_tflop_per_s) {
   ExpertsBench bench(read_gb_per_s, bf16_tflop_per_s);
   bench.Each();
-  bench.Replay();
+  bench.Layer("replay of 128 rows", 128);
+  bench.Layer("sixteen replays", 2048);
+  bench.Layer("prefill of 4,096 rows", 4096);
 }
 
 }  // namespace reprise::engine::cuda::bench

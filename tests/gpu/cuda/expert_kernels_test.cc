@@ -149,7 +149,7 @@ TEST_P(RouteTest, ChoosesTheReferencesExpertsAndPlansThem) {
     }
     const OnDevice<uint16_t> device_x(x);
     const OnDevice<uint8_t> device_image(image);
-    for (const uint32_t tile_rows : {8u, 64u}) {
+    for (const uint32_t tile_rows : {8u, 64u, 128u}) {
       const RouteOutputs got(rows, experts, chosen, tile_rows);
       RouteCall call = got.Call();
       call.bias = device_bias.data();
@@ -344,8 +344,9 @@ INSTANTIATE_TEST_SUITE_P(
 std::vector<ExpertTile> TilesOf(const std::vector<uint32_t>& rows_of, uint32_t tile_rows) {
   std::vector<ExpertTile> tiles;
   for (uint32_t e = 0, first = 0; e < rows_of.size(); first += rows_of[e], ++e) {
-    for (uint32_t at = 0; at < rows_of[e]; at += tile_rows) {
-      tiles.push_back({e, first + at, std::min(tile_rows, rows_of[e] - at)});
+    const uint32_t step = TileStep(rows_of[e], tile_rows);
+    for (uint32_t at = 0; at < rows_of[e]; at += step) {
+      tiles.push_back({e, first + at, std::min(step, rows_of[e] - at)});
     }
   }
   return tiles;
@@ -367,7 +368,8 @@ class BesideTest : public testing::TestWithParam<WeightFormat> {
 // the bytes of its own product.
 TEST_P(BesideTest, ExpertsAndTheMatrixBesideThemGiveTheirOwnProducts) {
   constexpr uint32_t kOutputs = 192, kInputs = 320, kTokens = 21;
-  const std::vector<uint32_t> rows_of = {3, 0, 17, 40, 1};  // Of five experts.
+  // Of experts, in tiles of all widths.
+  const std::vector<uint32_t> rows_of = {3, 0, 17, 40, 1, 75, 90, 107, 120, 130, 270};
   const auto experts = static_cast<uint32_t>(rows_of.size());
   const FilledMatrix routed(GetParam(), kOutputs, kInputs, 1, experts);
   const FilledMatrix shared(WeightFormat::kFp8, kOutputs, kInputs, 1);
@@ -427,7 +429,7 @@ TEST_P(BesideTest, ExpertsAndTheMatrixBesideThemGiveTheirOwnProducts) {
         alone.rows = rows_of[e];
         alone.gather = device_gather.data() + first_of[e];
         alone.row_weights = swiglu ? device_weights.data() + first_of[e] : nullptr;
-        Launched(LaunchLinear(alone, tile_rows, nullptr));
+        Launched(LaunchLinear(alone, 8, nullptr));
       }
       EXPECT_TRUE(y.Get() == y_alone.Get());
     }
