@@ -169,7 +169,8 @@ __device__ inline void PlanTiles(const RouteCall& call, PlanRoom& room) {
   constexpr uint32_t kEach = kExpertsMax / kThreads;  // Neighbours of a thread.
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const auto tiles_of = [&](uint32_t count) {
-    return (count + call.tile_rows - 1) / call.tile_rows;
+    const uint32_t step = TileStep(count, call.tile_rows);
+    return (count + step - 1) / step;
   };
   uint32_t counts[kEach];
   uint2 own = {0, 0};

@@ -2,6 +2,7 @@
 
 #include "gpu/cuda/linear_ring.cuh"
 #include "gpu/cuda/linear_tiles.cuh"
+#include "gpu/cuda/wgmma_wide.cuh"
 
 namespace reprise::engine::cuda {
 namespace {
@@ -120,37 +121,31 @@ __device__ inline void MultiplyFew(const LinearCall& call, uint32_t output_block
 template <int kRows>
 constexpr uint32_t kFewShared = kFewStages<kRows>* kFewStageTiles* kRows * 128;
 
-// ---- Many rows: two warpgroups over the same rows, up to 128 ------------------------------------
+// ---- Many rows: two warpgroups over the same rows ----------------------------------------------
 
-// A warpgroup takes 128 outputs, so that every row that comes from L2 meets 256.
+// A block takes 256 outputs, so that every row that comes from L2 meets many.
+constexpr uint32_t kManyOutputTiles = 4;
 constexpr int kManyStages = 5, kManyQueued = 3;  // Of x; copies under way.
 constexpr uint32_t kManyAhead = 2;               // Tiles of weights that are loaded.
-constexpr uint32_t kManyShared = kManyStages * kManyRows * 128;
-constexpr int kManyTiles = 2;  // Of 64 outputs, of a warpgroup.
+constexpr uint32_t kManyShared = kManyStages * kMostRows * 128;
 
-// `output_block`: of these 256 outputs.
-template <WeightFormat kFormat, int kRows>
-__device__ inline void MultiplyManyRows(const LinearCall& call, const Work& work,
-                                        uint32_t output_block) {
+// Of the first `output_tiles` tiles from the work's first on, those that two warpgroups take: each
+// kTiles of them, which are multiplied by turns.
+template <WeightFormat kFormat, int kRows, int kTiles>
+__device__ __forceinline__ void MultiplyManyRows(const LinearCall& call, const Work& work,
+                                                 uint32_t output_tiles) {
   constexpr int kCopiedRows = (kRows + 31) / 32 * 32;  // In whole turns of the threads.
   constexpr uint32_t kStageBytes = kCopiedRows * 128;
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
-  const uint32_t first_output_tile = output_block * (kManyGroups * kManyTiles);
   const uint32_t tiles = call.matrix.input_tiles;
-  const auto real = [&](int m) {
-    return first_output_tile + group * kManyTiles + m < call.matrix.output_tiles;
-  };
-  const auto first = [&](int m) {
-    return work.first_tile + (real(m) ? uint64_t{group * kManyTiles + m} * tiles : 0);
-  };
-  WeightParts<kFormat> parts[kManyTiles] = {{call, first(0), thread}, {call, first(1), thread}};
-  const uint32_t stages = SharedAddress(shared);
-  const RowCopies<kCopiedRows, kManyGroups * kGroupThreads> copies(call, work, threadIdx.x);
-
-  RawWeights<kFormat> raw[kManyAhead][kManyTiles];
+  const auto real = [&](int m) { return group * kTiles + m < output_tiles; };
+  WeightParts<kFormat> parts[kTiles];
+  RawWeights<kFormat> raw[kManyAhead][kTiles];
 #pragma unroll
-  for (int m = 0; m < kManyTiles; ++m) {
+  for (int m = 0; m < kTiles; ++m) {
+    const uint64_t first = work.first_tile + (real(m) ? uint64_t{group * kTiles + m} * tiles : 0);
+    parts[m] = WeightParts<kFormat>(call, first, thread);
     for (uint32_t i = 0; i < kManyAhead; ++i) {
       if (i < tiles) parts[m].Load(i, &raw[i][m]);
     }
@@ -158,21 +153,23 @@ __device__ inline void MultiplyManyRows(const LinearCall& call, const Work& work
       parts[m].PrefetchAll(kManyAhead, min(kManyPrefetch, tiles) - kManyAhead);
     }
   }
+  const uint32_t stages = SharedAddress(shared);
+  const RowCopies<kCopiedRows, kManyGroups * kGroupThreads> copies(call, work, threadIdx.x);
 #pragma unroll
   for (int i = 0; i < kManyQueued; ++i) {
     if (i < tiles) copies.Queue(i, stages + i * kStageBytes);
     CopyCommit();
   }
-  float sums[kManyTiles][kRows / 2];
+  float sums[kTiles][kRows / 2];
 #pragma unroll
   for (auto& of_tile : sums) {
 #pragma unroll
     for (float& sum : of_tile) sum = 0;
   }
-  // While one tile of outputs is multiplied, the codes of the other are expanded.
-  uint32_t a[kManyTiles][4][4] = {};
+  // While one tile is multiplied, the codes of the next are expanded.
+  uint32_t a[2][4][4] = {};
   uint32_t stage = 0, to_stage = kManyQueued;
-  const auto multiply = [&](uint32_t tile, RawWeights<kFormat>(&of_tile)[kManyTiles]) {
+  const auto multiply = [&](uint32_t tile, uint32_t i) {  // i: tile % kManyAhead, a constant.
     CopyWait<kManyQueued - 1>();
     FenceForMatrixUnits();
     __syncthreads();
@@ -182,39 +179,44 @@ __device__ inline void MultiplyManyRows(const LinearCall& call, const Work& work
     CopyCommit();
     const uint64_t rows = SwizzledRows(stages + stage * kStageBytes);
 #pragma unroll
-    for (int m = 0; m < kManyTiles; ++m) {
-      Expand(of_tile[m], a[m]);
-      MultiplyTile<kRows>(sums[m], a[m], rows, true);
+    for (uint32_t m = 0; m < kTiles; ++m) {
+      const uint32_t turn = (i * kTiles + m) % 2;
+      Expand(raw[i][m], a[turn]);
+      MultiplyTile<kRows>(sums[m], a[turn], rows, true);
       if constexpr (kFormat == WeightFormat::kBf16) {  // Taken as loaded: see linear_slices.cuh.
         WgmmaWait<0>();
-        Keep(a[m]);
+        Keep(a[turn]);
       }
-      if (tile + kManyAhead < tiles) parts[m].Load(kManyAhead, &of_tile[m]);
+      if (tile + kManyAhead < tiles) parts[m].Load(kManyAhead, &raw[i][m]);
       if (thread == 0 && tile + kManyPrefetch < tiles) parts[m].PrefetchAll(kManyPrefetch, 1);
       parts[m].Skip(1);
       WgmmaWait<1>();
-      Keep(a[1 - m]);
+      Keep(a[1 - turn]);
     }
     stage = stage + 1 == kManyStages ? 0 : stage + 1;
     to_stage = to_stage + 1 == kManyStages ? 0 : to_stage + 1;
   };
-  for (uint32_t tile = 0; tile < tiles; tile += kManyAhead) {
-#pragma unroll
-    for (uint32_t i = 0; i < kManyAhead; ++i) {
-      if (tile + i < tiles) multiply(tile + i, raw[i]);
-    }
+  static_assert(kManyAhead == 2);
+  for (uint32_t tile = 0; tile < tiles; tile += 2) {
+    multiply(tile, 0);
+    if (tile + 1 == tiles) break;
+    multiply(tile + 1, 1);
   }
   WgmmaWait<0>();
-  __shared__ LargestRoom<kRows> rooms[kManyGroups];
   __syncthreads();  // Nobody reads rows of x any more.
+  Keep(a[0]);
+  Keep(a[1]);
 #pragma unroll
-  for (int m = 0; m < kManyTiles; ++m) {
-    Keep(a[m]);
+  for (int m = 0; m < kTiles; ++m) {
     Hold(sums[m]);
-    const uint32_t output = work.output + (group * kManyTiles + m) * kTileOutputs;
+    const uint32_t output = work.output + (group * kTiles + m) * kTileOutputs;
     if (!real(m)) continue;
     if (call.output == LinearOutput::kFloat) {
-      Store<kRows>(call, work, 0, output, sums[m], group, rooms[group]);
+#pragma unroll
+      for (int i = 0; i < kRows / 2; i += 4) {
+        StoreFloats(call, work, 2 * i, output,
+                    {sums[m][i], sums[m][i + 1], sums[m][i + 2], sums[m][i + 3]});
+      }
     } else {
       Bf16* const staged = reinterpret_cast<Bf16*>(shared) + group * kRows * kStagedRow;
       BarrierOfGroup(group);
@@ -225,20 +227,45 @@ __device__ inline void MultiplyManyRows(const LinearCall& call, const Work& work
   }
 }
 
-// At the least width that holds the tile's rows: experts' tiles seldom have all 128.
-template <WeightFormat kFormat>
-__device__ inline void MultiplyMany(const LinearCall& call, uint32_t output_block,
-                                    uint32_t row_tile) {
-  Work work;
-  const uint32_t first_output_tile = output_block * (kManyGroups * kManyTiles);
-  if (!FindWork(call, first_output_tile, row_tile, kManyRows, &work)) return;
-  if constexpr (kFormat == WeightFormat::kFp4) {
-    if (work.rows <= 64) return MultiplyManyRows<kFormat, 64>(call, work, output_block);
-    if (work.rows <= 80) return MultiplyManyRows<kFormat, 80>(call, work, output_block);
-    if (work.rows <= 96) return MultiplyManyRows<kFormat, 96>(call, work, output_block);
-    if (work.rows <= 112) return MultiplyManyRows<kFormat, 112>(call, work, output_block);
+// A warpgroup takes two tiles of outputs at once where rows are few enough.
+template <WeightFormat kFormat, int kRows>
+__device__ __forceinline__ void MultiplyMany(const LinearCall& call, const Work& work,
+                                             uint32_t output_tiles) {
+  if constexpr (kRows <= 128) {
+    MultiplyManyRows<kFormat, kRows, 2>(call, work, output_tiles);
+  } else {
+    Work half = work;
+#pragma unroll 1
+    for (uint32_t first = 0; first < output_tiles; first += kManyGroups) {
+      MultiplyManyRows<kFormat, kRows, 1>(call, half, output_tiles - first);
+      half.first_tile += uint64_t{kManyGroups} * call.matrix.input_tiles;
+      half.output += kManyGroups * kTileOutputs;
+      __syncthreads();  // Staged sums are stored.
+    }
   }
-  MultiplyManyRows<kFormat, kManyRows>(call, work, output_block);
+}
+
+// At a width that fits the rows: an expert's tiles seldom have all that they may.
+template <WeightFormat kFormat>
+__device__ __forceinline__ void MultiplyMany(const LinearCall& call, uint32_t output_block,
+                                             uint32_t row_tile) {
+  Work work;
+  const uint32_t first_tile = output_block * kManyOutputTiles;
+  if (!FindWork(call, first_tile, row_tile, kMostRows, &work)) return;
+  const uint32_t output_tiles = min(kManyOutputTiles, call.matrix.output_tiles - first_tile);
+  if constexpr (kFormat == WeightFormat::kFp4) {
+    if (work.rows <= 64) return MultiplyMany<kFormat, 64>(call, work, output_tiles);
+    if (work.rows <= 80) return MultiplyMany<kFormat, 80>(call, work, output_tiles);
+    if (work.rows <= 96) return MultiplyMany<kFormat, 96>(call, work, output_tiles);
+    if (work.rows <= 112) return MultiplyMany<kFormat, 112>(call, work, output_tiles);
+  }
+  if (work.rows <= 128) return MultiplyMany<kFormat, 128>(call, work, output_tiles);
+  if constexpr (kFormat == WeightFormat::kFp4) {
+    if (work.rows <= 160) return MultiplyMany<kFormat, 160>(call, work, output_tiles);
+    if (work.rows <= 192) return MultiplyMany<kFormat, 192>(call, work, output_tiles);
+    if (work.rows <= 224) return MultiplyMany<kFormat, 224>(call, work, output_tiles);
+  }
+  MultiplyMany<kFormat, 256>(call, work, output_tiles);
 }
 
 // ---- Kernels -----------------------------------------------------------------------------------
@@ -305,7 +332,7 @@ __global__ __launch_bounds__(kRingThreads, kRingBlocks) void RingAndBeside(Linea
 __global__ __launch_bounds__(kManyGroups* kGroupThreads,
                              1) void ManyRowsAndBeside(LinearCall call) {
   FollowEarlier();
-  const uint32_t beside = TilesOf(call.beside.rows, kManyRows);
+  const uint32_t beside = TilesOf(call.beside.rows, kMostRows);
   if (blockIdx.y < beside) {
     MultiplyMany<WeightFormat::kFp8>(Beside(call), blockIdx.x, blockIdx.y);
   } else {
@@ -363,8 +390,8 @@ cudaError_t LaunchFew(const LinearCall& call, cudaStream_t stream) {
 template <WeightFormat kFormat>
 cudaError_t LaunchMany(const LinearCall& call, cudaStream_t stream) {
   constexpr uint32_t kThreads = kManyGroups * kGroupThreads;
-  const uint32_t outputs = TilesOf(call.matrix.output_tiles, kManyGroups * kManyTiles);
-  const uint32_t rows = TilesOf(call.beside.rows, kManyRows) + RowTiles(call, kManyRows);
+  const uint32_t outputs = TilesOf(call.matrix.output_tiles, kManyOutputTiles);
+  const uint32_t rows = TilesOf(call.beside.rows, kMostRows) + RowTiles(call, kMostRows);
   if constexpr (kFormat == WeightFormat::kFp4) {
     if (call.beside.rows > 0) {
       return Queue<ManyRowsAndBeside>(dim3(outputs, rows), kThreads, kManyShared, 1, stream, call);

@@ -33,16 +33,18 @@ constexpr uint32_t SlicesOf(uint32_t outputs, bool experts) {
 struct alignas(16) ExpertTile {
   uint32_t expert = 0, first = 0, rows = 0;
 };
-// Rows of all tiles of an expert but the last, at most `tile_rows`. Large tiles are as wide as
-// their rows want: those of an expert are as even as may be.
-constexpr uint32_t kEvenTileRows = 128;
+// Rows of all tiles of an expert but the last, where `tile_rows` are LinearTileRows of its share.
+// Tiles of 128 rows may have 256, and are as even as may be: kernels are as wide as their rows
+// want.
 #ifdef __CUDACC__
-__host__ __device__
+#define RP_HOST_DEVICE __host__ __device__
+#else
+#define RP_HOST_DEVICE
 #endif
-    constexpr uint32_t
-    TileStep(uint32_t rows, uint32_t tile_rows) {
-  if (tile_rows < kEvenTileRows || rows <= tile_rows) return tile_rows;
-  const uint32_t tiles = (rows + tile_rows - 1) / tile_rows;
+constexpr uint32_t kManyRows = 128, kMostRows = 256;
+RP_HOST_DEVICE constexpr uint32_t TileStep(uint32_t rows, uint32_t tile_rows) {
+  if (tile_rows < kManyRows || rows == 0) return tile_rows;
+  const uint32_t tiles = (rows + kMostRows - 1) / kMostRows;
   return (rows + tiles * 8 - 1) / (tiles * 8) * 8;
 }
 

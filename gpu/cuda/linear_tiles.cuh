@@ -12,7 +12,6 @@
 namespace reprise::engine::cuda {
 
 constexpr uint32_t kSharedMax = 192 * 1024;  // Of a block, beside what is static.
-constexpr int kManyRows = kEvenTileRows;     // Of a tile that two warpgroups share, at most.
 constexpr int kManyGroups = 2;
 // Weights are loaded two tiles ahead, which is less than HBM takes: so many ahead they come into
 // L2.
@@ -72,29 +71,32 @@ class RowCopies {
   static_assert(kThreads % 8 == 0);
 
   __device__ RowCopies(const LinearCall& call, const Work& work, uint32_t thread)
-      : row_(thread / 8), piece_(thread % 8) {
+      : row_(thread / 8),
+        piece_(thread % 8),
+        x_(static_cast<const Bf16*>(call.x) + work.column + piece_ * 8) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const uint32_t row = row_ + i * (kThreads / 8);
       real_[i] = row < work.rows;
       const uint32_t at = work.row + (real_[i] ? row : 0);
       const uint64_t source = call.gather == nullptr ? at : call.gather[at];
-      from_[i] =
-          static_cast<const Bf16*>(call.x) + source * call.x_stride + work.column + piece_ * 8;
+      from_[i] = static_cast<uint32_t>(source * call.x_stride / 8);
     }
   }
   __device__ void Queue(uint32_t input_tile, uint32_t to) const {
+    const Bf16* const x = x_ + input_tile * kTileInputs;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const uint32_t row = row_ + i * (kThreads / 8);
       if (kRows * 8 < kThreads && row >= kRows) return;
-      CopyAsync16(to + SwizzledOffset(row, piece_), from_[i] + input_tile * kTileInputs, real_[i]);
+      CopyAsync16(to + SwizzledOffset(row, piece_), x + uint64_t{from_[i]} * 8, real_[i]);
     }
   }
 
  private:
   uint32_t row_, piece_;
-  const Bf16* from_[kPieces];
+  const Bf16* x_;
+  uint32_t from_[kPieces];  // Eights of values from there.
   bool real_[kPieces];
 };
 
