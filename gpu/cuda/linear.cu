@@ -263,6 +263,7 @@ __device__ __forceinline__ void MultiplyMany(const LinearCall& call, uint32_t ou
   if constexpr (kFormat == WeightFormat::kFp4) {
     if (work.rows <= 160) return MultiplyMany<kFormat, 160>(call, work, output_tiles);
     if (work.rows <= 192) return MultiplyMany<kFormat, 192>(call, work, output_tiles);
+    if (work.rows <= 208) return MultiplyMany<kFormat, 208>(call, work, output_tiles);
     if (work.rows <= 224) return MultiplyMany<kFormat, 224>(call, work, output_tiles);
   }
   MultiplyMany<kFormat, 256>(call, work, output_tiles);
@@ -455,7 +456,7 @@ cudaError_t LaunchLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_
   // Few rows need no more than loads, unless their sums are shared.
   const bool plain = call.matrix.slices == 1 && tile_rows < kManyRows;
   if (call.tiles == nullptr && call.gather == nullptr && !plain) {
-    return LaunchDenseLinear(call, tile_rows, 0, stream);
+    return LaunchDenseLinear(call, tile_rows, DenseBlocks::kQuickest, stream);
   }
   if (call.matrix.slices > 1) return cudaErrorInvalidValue;
   return ByFormat(call.matrix.format,

@@ -100,9 +100,11 @@ struct LinearCall {
 uint32_t LinearTileRows(uint32_t rows);
 // `tile_rows`: of LinearTileRows; with experts the tiles were cut so.
 cudaError_t LaunchLinear(const LinearCall& call, uint32_t tile_rows, cudaStream_t stream);
-// The part of it that is for one matrix alone, whose rows are not gathered. `block_tiles`: of 64
-// outputs that a block takes where tiles have 128 rows, 2 to 4; 0: the quickest.
-cudaError_t LaunchDenseLinear(const LinearCall& call, uint32_t tile_rows, uint32_t block_tiles,
+// What a block takes where tiles have 128 rows: so many tiles of 64 outputs and one slice of the
+// inputs; or two tiles and all slices, one after another.
+enum class DenseBlocks : uint8_t { kQuickest, kTwoTiles, kThreeTiles, kFourTiles, kAllSlices };
+// The part of it that is for one matrix alone, whose rows are not gathered.
+cudaError_t LaunchDenseLinear(const LinearCall& call, uint32_t tile_rows, DenseBlocks blocks,
                               cudaStream_t stream);
 // By the tiles that are the quickest for one matrix.
 cudaError_t LaunchLinear(const LinearCall& call, cudaStream_t stream);

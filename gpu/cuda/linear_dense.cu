@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "gpu/cuda/linear_dense_ring.cuh"
 #include "gpu/cuda/linear_slices.cuh"
 #include "gpu/cuda/tensor_map.h"
 #include "protocol/base/bytes.h"
@@ -9,117 +10,18 @@
 // in shared memory with weights as codes and with rows of x, far ahead and, as weights do not
 // change, before earlier launches have ended. Two or three warpgroups over the same rows expand
 // their weights and multiply. The blocks of a cluster take a slice of the inputs each, and finish
-// the eights of rows by turns.
+// the eights of rows by turns. Where rows are many, one block may take all slices one after
+// another: sums are the same.
 namespace reprise::engine::cuda {
 namespace {
 
-constexpr int kStageTiles = 2;      // Of inputs.
-constexpr uint32_t kSlicesMax = 8;  // Their number is a power of two.
-// Of a block of few rows: two of them leave a multiprocessor room for those of the next launch. But
-// matrices in bf16 are small, and their blocks few: all they need may come before the launch does.
-constexpr uint32_t kFewShared = 72 * 1024;
-
-// Registers of a thread of a block that has a multiprocessor to itself: of one that does not
-// multiply, and what that leaves the others.
-constexpr int kFillRegisters = 32;
-__host__ __device__ constexpr int MultiplyRegisters(int multipliers) {
-  const int groups = multipliers + 1, at_launch = 65536 / (groups * int{kGroupThreads}) / 8 * 8;
-  return (at_launch * groups - kFillRegisters) / multipliers / 8 * 8;
-}
-
-// kBlockTiles: of 64 outputs.
-template <WeightFormat kFormat, int kRows, int kBlockTiles>
-struct Plan {
-  // With as many rows a block has a multiprocessor to itself, and its registers go to multipliers.
-  static constexpr bool kWide = kRows == kManyRows;
-  static constexpr int kMultipliers = kBlockTiles == 3 ? 3 : 2;  // Warpgroups.
-  static constexpr int kTiles = kBlockTiles / kMultipliers;      // Of each.
-  static constexpr int kOutputTiles = kBlockTiles;
-  static constexpr uint32_t kThreads =
-      kMultipliers * kGroupThreads + (kWide ? kGroupThreads : uint32_t{32});
-  static constexpr uint32_t kRowsBytes = kRows * 128, kCodes = TileBytes(kFormat);
-  static constexpr uint32_t kScaleWords = TileScaleBytes(kFormat) / 4;
-  static constexpr uint32_t kStageBytes = kStageTiles * (kRowsBytes + kOutputTiles * kCodes);
-  static constexpr uint32_t kStages = std::clamp<uint32_t>(
-      (kWide || kFormat == WeightFormat::kBf16 ? kSharedMax : kFewShared) / kStageBytes, 2, 6);
-  // Of weights, filled before earlier launches have ended: more would keep many rows waiting.
-  static constexpr uint32_t kEarlyStages = kWide ? 1 : kStages;
-  // Later, sums: of every slice its share of the eights of rows, four values of a thread.
-  // And the block's own share as it is stored.
-  static constexpr uint32_t kEights = kRows / 8;
-  __device__ __host__ static constexpr uint32_t Share(uint32_t slices) {
-    return (kEights + slices - 1) / slices;
-  }
-  static constexpr uint32_t kSumsBytes =
-      std::max(kEights, kSlicesMax) * kOutputTiles * kGroupThreads * 16;
-  static constexpr uint32_t kShared =
-      std::max({kStages * kStageBytes, kOutputTiles* kRows* kStagedRowBytes,
-                kSumsBytes + kOutputTiles* Share(2) * 8 * kStagedRowBytes});
-  static_assert(kShared <= kSharedMax);
-};
-
-template <typename P>
-struct Ring {
-  __device__ uint32_t Stage(uint32_t index) const { return stages + index * P::kStageBytes; }
-  __device__ static uint32_t Rows(uint32_t stage, uint32_t i) { return stage + i * P::kRowsBytes; }
-  __device__ static uint32_t Codes(uint32_t stage, uint32_t output_tile, uint32_t i) {
-    return stage + kStageTiles * P::kRowsBytes + (output_tile * kStageTiles + i) * P::kCodes;
-  }
-  __device__ uint32_t Full(uint32_t index) const { return full + index * 8; }
-  __device__ uint32_t Empty(uint32_t index) const { return empty + index * 8; }
-  uint32_t stages, full, empty;
-};
-
-// By one warp.
-template <typename P>
-__device__ inline void Fill(const CUtensorMap& x, const LinearCall& call, const Work& work,
-                            const Slice& slice, uint32_t output_tiles, const Ring<P>& ring) {
-  const bool leads = threadIdx.x % 32 == 0;
-  const auto fill_weights = [&](uint32_t tile, uint32_t index) {
-    const uint32_t count = min(kStageTiles, slice.end - tile);
-    ArriveExpecting(ring.Full(index), count * (P::kRowsBytes + output_tiles * P::kCodes));
-    for (uint32_t o = 0; o < output_tiles; ++o) {
-      const uint64_t at = work.first_tile + o * call.matrix.input_tiles + tile;
-      CopyFromGlobal(ring.Codes(ring.Stage(index), o, 0),
-                     static_cast<const uint8_t*>(call.matrix.codes) + at * P::kCodes,
-                     count * P::kCodes, ring.Full(index));
-    }
-  };
-  const auto fill_rows = [&](uint32_t tile, uint32_t index) {
-    for (uint32_t i = 0; i < kStageTiles && tile + i < slice.end; ++i) {
-      CopyBox(ring.Rows(ring.Stage(index), i), x, work.column + (tile + i) * kTileInputs, work.row,
-              ring.Full(index));
-    }
-  };
-  const uint32_t early_end = min(slice.begin + P::kEarlyStages * kStageTiles, slice.end);
-  if (leads) {
-    PrefetchMap(x);
-    for (uint32_t tile = slice.begin, i = 0; tile < early_end; tile += kStageTiles) {
-      fill_weights(tile, i++);
-    }
-  }
-  FollowEarlier();
-  uint32_t index = 0, parity = 1;
-  for (uint32_t tile = slice.begin; tile < slice.end; tile += kStageTiles) {
-    WaitPhase(ring.Empty(index), parity);
-    if (leads) {
-      if (tile >= early_end) fill_weights(tile, index);
-      fill_rows(tile, index);
-    }
-    __syncwarp();
-    if (++index == P::kStages) {
-      index = 0;
-      parity ^= 1;
-    }
-  }
-}
-
-// A warpgroup's products with all tiles of the slice. Of `output_tiles` from first_tile on those
-// are its own that begin with `first`; what lies beyond them is read as if it were one of them.
+// A warpgroup's products with all tiles of the slice, from `at` of the ring on. Of `output_tiles`
+// from first_tile on those are its own that begin with `first`; what lies beyond them is read as if
+// it were one of them. All stages are given back but the last.
 template <WeightFormat kFormat, int kRows, int kBlockTiles, int kTiles>
 __device__ inline void Multiply(const LinearCall& call, const Work& work, const Slice& slice,
                                 uint32_t first, uint32_t output_tiles,
-                                const Ring<Plan<kFormat, kRows, kBlockTiles>>& ring,
+                                const Ring<Plan<kFormat, kRows, kBlockTiles>>& ring, Turn& at,
                                 float (&sums)[kTiles][kRows / 2]) {
   using P = Plan<kFormat, kRows, kBlockTiles>;
   constexpr uint32_t kScaleWords = P::kScaleWords;
@@ -150,7 +52,7 @@ __device__ inline void Multiply(const LinearCall& call, const Work& work, const 
   }
   // While one tile is multiplied, the codes of the next are expanded.
   uint32_t a[2][4][4] = {};
-  uint32_t tile = slice.begin, index = 0, parity = 0;
+  uint32_t tile = slice.begin;
   const auto begin_stage = [&](uint32_t(&now)[kTiles][kStageTiles]) {
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
@@ -158,14 +60,14 @@ __device__ inline void Multiply(const LinearCall& call, const Work& work, const 
       for (int i = 0; i < kStageTiles; ++i) now[m][i] = scales[m][i];
     }
     load_scales(tile + kStageTiles);
-    WaitPhase(ring.Full(index), parity);
+    WaitPhase(ring.Full(at.index), at.parity);
   };
   const auto multiply = [&](int i, int m, uint32_t scale, uint32_t(&of_tile)[4][4]) {
     RawWeights<kFormat> raw;
-    LoadCodes<kFormat>(ring.Codes(ring.Stage(index), first + m, i), thread, &raw);
+    LoadCodes<kFormat>(ring.Codes(ring.Stage(at.index), first + m, i), thread, &raw);
     raw.scales = scale;
     Expand(raw, of_tile);
-    MultiplyTile<kRows>(sums[m], of_tile, SwizzledRows(ring.Rows(ring.Stage(index), i)), true);
+    MultiplyTile<kRows>(sums[m], of_tile, SwizzledRows(ring.Rows(ring.Stage(at.index), i)), true);
   };
   for (; tile + kStageTiles <= slice.end; tile += kStageTiles) {
     uint32_t now[kTiles][kStageTiles];
@@ -180,14 +82,11 @@ __device__ inline void Multiply(const LinearCall& call, const Work& work, const 
         Keep(a[(turn + 1) % 2]);
         if (turn == 0 && tile > slice.begin && Arrives(thread % 32)) {
           // The last product of the stage before is over.
-          ArriveAt(ring.Empty(index == 0 ? P::kStages - 1 : index - 1));
+          ArriveAt(ring.Empty(at.Before<P>()));
         }
       }
     }
-    if (++index == P::kStages) {
-      index = 0;
-      parity ^= 1;
-    }
+    at.Advance<P>();
   }
   WgmmaWait<0>();
 #pragma unroll
@@ -204,6 +103,41 @@ __device__ inline void Multiply(const LinearCall& call, const Work& work, const 
   }
 #pragma unroll
   for (auto& of_tile : sums) Hold(of_tile);
+}
+
+// The same with all slices, one after another, whose sums are added in their order.
+template <WeightFormat kFormat, int kRows, int kBlockTiles, int kTiles>
+__device__ inline void MultiplyAllSlices(const LinearCall& call, const Work& work,
+                                         const SlicesOfBlock& slices, uint32_t first,
+                                         uint32_t output_tiles,
+                                         const Ring<Plan<kFormat, kRows, kBlockTiles>>& ring,
+                                         float (&totals)[kTiles][kRows / 2]) {
+  using P = Plan<kFormat, kRows, kBlockTiles>;
+#pragma unroll
+  for (auto& of_tile : totals) {
+#pragma unroll
+    for (float& total : of_tile) total = 0;
+  }
+  Turn at;
+#pragma unroll 1
+  for (uint32_t s = slices.first; s < slices.end; ++s) {
+    const Slice slice = slices.At(call, s);
+    float sums[kTiles][kRows / 2];
+    Multiply<kFormat, kRows, kBlockTiles>(call, work, slice, first, output_tiles, ring, at, sums);
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) totals[m][i] += sums[m][i];
+    }
+    // The last stages, of which one may have been filled in part, are free again.
+    const bool arrives = Arrives(threadIdx.x % 32);
+    const uint32_t tiles = slice.end - slice.begin;
+    if (arrives && tiles >= kStageTiles) ArriveAt(ring.Empty(at.Before<P>()));
+    if (tiles % kStageTiles != 0) {
+      if (arrives) ArriveAt(ring.Empty(at.index));
+      at.Advance<P>();
+    }
+  }
 }
 
 constexpr uint32_t kPieceBytes = kGroupThreads * 16;  // Of an eight of rows, of a tile of outputs.
@@ -290,7 +224,7 @@ __device__ inline void Finish(const LinearCall& call, const Work& work, uint32_t
 
 // What follows the products runs once, and its code comes from HBM: it is kept short, in loops
 // wherever no sums are in registers.
-template <WeightFormat kFormat, int kRows, int kBlockTiles>
+template <WeightFormat kFormat, int kRows, int kBlockTiles, bool kAllSlices>
 __global__ __launch_bounds__(Plan<kFormat, kRows, kBlockTiles>::kThreads,
                              kRows == kManyRows
                                  ? 1
@@ -305,7 +239,7 @@ __global__ __launch_bounds__(Plan<kFormat, kRows, kBlockTiles>::kThreads,
   const uint32_t first_output_tile = blockIdx.y * P::kOutputTiles;
   Work work;
   FindWork(call, first_output_tile, blockIdx.x / blocks, kRows, &work);
-  const Slice slice(call.matrix.input_tiles, rank, blocks);
+  const SlicesOfBlock slices{kAllSlices ? 0 : rank, kAllSlices ? call.matrix.slices : rank + 1};
   // The last block may have tiles too many: they are computed from anything, and not stored.
   const uint32_t output_tiles = min(P::kOutputTiles, call.matrix.output_tiles - first_output_tile);
   if (threadIdx.x == 0) {
@@ -319,7 +253,7 @@ __global__ __launch_bounds__(Plan<kFormat, kRows, kBlockTiles>::kThreads,
   const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
   if (group == kMultipliers) {
     if constexpr (P::kWide) FewerRegisters<kFillRegisters>();
-    if (thread < 32) Fill<P>(x, call, work, slice, output_tiles, ring);
+    if (thread < 32) Fill<P>(x, call, work, slices, output_tiles, ring);
     for (int i = 0; i < 2 && blocks > 1; ++i) {
       ClusterArrive();
       ClusterWait();
@@ -330,7 +264,14 @@ __global__ __launch_bounds__(Plan<kFormat, kRows, kBlockTiles>::kThreads,
   const uint32_t first = group * kTiles;
   float sums[kTiles][kRows / 2];
   FollowEarlier();
-  Multiply<kFormat, kRows, kBlockTiles>(call, work, slice, first, output_tiles, ring, sums);
+  if constexpr (kAllSlices) {
+    MultiplyAllSlices<kFormat, kRows, kBlockTiles>(call, work, slices, first, output_tiles, ring,
+                                                   sums);
+  } else {
+    Turn at;
+    Multiply<kFormat, kRows, kBlockTiles>(call, work, slices.At(call, rank), first, output_tiles,
+                                          ring, at, sums);
+  }
 
   const bool floats = call.output == LinearOutput::kFloat;
   const uint32_t tiles = min(kTiles, output_tiles - min(first, output_tiles));
@@ -366,7 +307,7 @@ __global__ __launch_bounds__(Plan<kFormat, kRows, kBlockTiles>::kThreads,
   }
 }
 
-template <WeightFormat kFormat, int kRows, int kBlockTiles>
+template <WeightFormat kFormat, int kRows, int kBlockTiles, bool kAllSlices = false>
 cudaError_t LaunchTiles(const LinearCall& call, cudaStream_t stream) {
   using P = Plan<kFormat, kRows, kBlockTiles>;
   const DeviceLinear& matrix = call.matrix;
@@ -376,34 +317,47 @@ cudaError_t LaunchTiles(const LinearCall& call, cudaStream_t stream) {
   CUtensorMap x;
   const cudaError_t error = MapRows(call.x, columns, call.rows, call.x_stride, kRows, &x);
   if (error != cudaSuccess) return error;
+  const uint32_t blocks = kAllSlices ? 1 : matrix.slices;  // Of a cluster.
   // Tiles of rows come first: while they pass, the weights of some outputs are in L2.
-  const dim3 grid(static_cast<uint32_t>(DivideUp(call.rows, kRows)) * matrix.slices,
+  const dim3 grid(static_cast<uint32_t>(DivideUp(call.rows, kRows)) * blocks,
                   static_cast<uint32_t>(DivideUp(matrix.output_tiles, P::kOutputTiles)));
-  return Queue<Dense<kFormat, kRows, kBlockTiles>>(grid, P::kThreads, P::kShared, matrix.slices,
-                                                   stream, x, call);
+  return Queue<Dense<kFormat, kRows, kBlockTiles, kAllSlices>>(grid, P::kThreads, P::kShared,
+                                                               blocks, stream, x, call);
 }
 
-// Of how many tiles of outputs blocks get a product of many rows done soonest.
-uint32_t BlockTiles(const LinearCall& call) {
+// The blocks that get a product of many rows done soonest. Times are about those of an H200, in
+// tenths of a microsecond: of a block, and of a tile of its inputs.
+DenseBlocks Quickest(const LinearCall& call) {
+  const uint32_t slices = call.matrix.slices;
   // Larger clusters do not fill all of the chip's parts.
-  const uint32_t at_once = call.matrix.slices > 2 ? 112 : 132;
-  const struct { uint32_t tiles, time; } kinds[] = {{2, 14}, {3, 19}, {4, 24}};
-  uint32_t best = 2;
-  uint64_t least = UINT64_MAX;
+  const uint64_t at_once = slices > 2 ? 112 : 132;
+  const struct {
+    DenseBlocks blocks;
+    uint32_t tiles, slices;
+    uint64_t at_once;
+    double of_block, of_input_tile;
+  } kinds[] = {{DenseBlocks::kTwoTiles, 2, slices, at_once, 80, 4},
+               {DenseBlocks::kThreeTiles, 3, slices, at_once, 80, 5.5},
+               {DenseBlocks::kFourTiles, 4, slices, at_once, 80, 7},
+               {DenseBlocks::kAllSlices, 2, 1, 132, 50, 4}};
+  DenseBlocks best = DenseBlocks::kTwoTiles;
+  double least = 1e30;
   for (const auto& kind : kinds) {
     if (call.block_outputs % (kind.tiles * kTileOutputs) != 0) continue;
     const uint64_t blocks = DivideUp(call.matrix.output_tiles, kind.tiles) *
-                            DivideUp(call.rows, kManyRows) * call.matrix.slices;
-    const uint64_t time = DivideUp(blocks, at_once) * kind.time;
+                            DivideUp(call.rows, kManyRows) * kind.slices;
+    const double time =
+        static_cast<double>(DivideUp(blocks, kind.at_once)) *
+        (kind.of_block + kind.of_input_tile * call.matrix.input_tiles / kind.slices);
     if (time > least) continue;
-    best = kind.tiles;
+    best = kind.blocks;
     least = time;
   }
   return best;
 }
 
 template <WeightFormat kFormat>
-cudaError_t Launch(const LinearCall& call, uint32_t tile_rows, uint32_t block_tiles,
+cudaError_t Launch(const LinearCall& call, uint32_t tile_rows, DenseBlocks blocks,
                    cudaStream_t stream) {
   switch (tile_rows) {
     case 8:
@@ -415,27 +369,30 @@ cudaError_t Launch(const LinearCall& call, uint32_t tile_rows, uint32_t block_ti
     case 64:
       return LaunchTiles<kFormat, 64, 2>(call, stream);
     case kManyRows:
-      switch (block_tiles != 0 ? block_tiles : BlockTiles(call)) {
-        case 2:
-          return LaunchTiles<kFormat, kManyRows, 2>(call, stream);
-        case 3:
-          return LaunchTiles<kFormat, kManyRows, 3>(call, stream);
-        default:
-          return LaunchTiles<kFormat, kManyRows, 4>(call, stream);
-      }
+      break;
     default:
       return cudaErrorInvalidValue;
+  }
+  switch (blocks != DenseBlocks::kQuickest ? blocks : Quickest(call)) {
+    case DenseBlocks::kTwoTiles:
+      return LaunchTiles<kFormat, kManyRows, 2>(call, stream);
+    case DenseBlocks::kThreeTiles:
+      return LaunchTiles<kFormat, kManyRows, 3>(call, stream);
+    case DenseBlocks::kAllSlices:
+      return LaunchTiles<kFormat, kManyRows, 2, true>(call, stream);
+    default:
+      return LaunchTiles<kFormat, kManyRows, 4>(call, stream);
   }
 }
 
 }  // namespace
 
-cudaError_t LaunchDenseLinear(const LinearCall& call, uint32_t tile_rows, uint32_t block_tiles,
+cudaError_t LaunchDenseLinear(const LinearCall& call, uint32_t tile_rows, DenseBlocks blocks,
                               cudaStream_t stream) {
   const uint32_t slices = call.matrix.slices;
   if (slices > kSlicesMax || !std::has_single_bit(slices)) return cudaErrorInvalidValue;
   return ByFormat(call.matrix.format, [&](auto format) {
-    return Launch<format.value>(call, tile_rows, block_tiles, stream);
+    return Launch<format.value>(call, tile_rows, blocks, stream);
   });
 }
 

@@ -109,10 +109,19 @@ TEST_P(TileTest, EveryTileGivesTheSumsAndTheSameBytes) {
     const PackedOnDevice packed(matrix.Pack(), slices);
     std::vector<float> first;
     const struct {
-      uint32_t tile, block;
-    } kernels[] = {{8}, {16}, {32}, {64}, {128, 2}, {128, 3}, {128, 4}};
-    for (const auto& [tile, block] : kernels) {
-      SCOPED_TRACE(std::to_string(tile) + " rows, tiles " + std::to_string(block));
+      uint32_t tile;
+      DenseBlocks blocks = DenseBlocks::kQuickest;
+    } kernels[] = {{8},
+                   {16},
+                   {32},
+                   {64},
+                   {128, DenseBlocks::kTwoTiles},
+                   {128, DenseBlocks::kThreeTiles},
+                   {128, DenseBlocks::kFourTiles},
+                   {128, DenseBlocks::kAllSlices}};
+    for (const auto& [tile, blocks] : kernels) {
+      SCOPED_TRACE(std::to_string(tile) + " rows, blocks " +
+                   std::to_string(static_cast<int>(blocks)));
       const OnDevice<float> y(size_t{shape.rows} * shape.outputs);
       const LinearCall call{.matrix = packed.view,
                             .output = LinearOutput::kFloat,
@@ -121,7 +130,7 @@ TEST_P(TileTest, EveryTileGivesTheSumsAndTheSameBytes) {
                             .y = y.data(),
                             .y_stride = shape.outputs,
                             .rows = shape.rows};
-      Must(CudaStatus(LaunchDenseLinear(call, tile, block, nullptr), "linear"));
+      Must(CudaStatus(LaunchDenseLinear(call, tile, blocks, nullptr), "linear"));
       Must(CudaStatus(cudaDeviceSynchronize(), "linear"));
       const std::vector<float> got = y.Get();
       if (!first.empty()) {
