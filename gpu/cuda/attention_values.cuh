@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpu/cuda/attention_keys.cuh"
+#include "gpu/cuda/attention_scores.cuh"
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
 #include "gpu/cuda/mbarrier.cuh"
@@ -9,22 +10,9 @@
 // What the warpgroups of MatrixAttention share, and the one that sums values.
 namespace reprise::engine::cuda {
 
-constexpr uint32_t kGroup = 128;  // Threads of a warpgroup.
 constexpr uint32_t kThreads = 2 * kGroup + kDecodeWarps * 32;
-constexpr uint32_t kWarps = kGroup / 32;
 
-// Probabilities of a tile are 2^(logit - 16 top), with a top of the block's own for each head. It
-// is a multiple of 16, so that it seldom changes from tile to tile, nor differs between the blocks;
-// and bringing numbers from one top to another loses nothing, as all are floating point.
-constexpr int32_t kNoTop = -(1 << 24);
-struct HeadSums {
-  int32_t top[kHeads];
-  float total[kHeads];  // Of the tile's probabilities.
-};
 constexpr uint32_t kOwn = 0, kOthers = 1;  // Tiles of this block, and those of the other.
-// A tile's probabilities, bf16, lie as a scorer's threads have them from a product, which is how an
-// adder's want them as an operand: 16 bytes of every thread, for each 16 keys.
-constexpr uint32_t kPieceBytes = kGroup * 16, kTileBytes = kKeys / 16 * kPieceBytes;
 constexpr uint32_t kSentBytes = kTileBytes + sizeof(HeadSums);
 struct AttentionShared {
   uint8_t p[2][kStages][kTileBytes];  // [kOwn, kOthers]
@@ -35,45 +23,6 @@ struct AttentionShared {
 };
 static_assert(sizeof(AttentionShared) <= 227 << 10);
 static_assert(offsetof(AttentionShared, units) % 1024 == 0);  // As tiles of products lie.
-
-// 2^(16 (from - to)), for what goes from a top to one that is not below.
-__device__ inline float TopFactor(int32_t from, int32_t to) {
-  return __uint_as_float(static_cast<uint32_t>(max(127 + 16 * (from - to), 0)) << 23);
-}
-
-constexpr float kLog2E = 1.44269504f;
-constexpr uint32_t kRotatedPairs = 32;  // Of a head's last 64 dimensions.
-
-__device__ inline float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-// What a product does not add to: nothing of it need be kept.
-template <int kCount>
-__device__ inline void Forget(float (&values)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(values[i]));
-}
-// Both values of a word, turned.
-__device__ inline uint32_t Turned(uint32_t word, float c, float s) {
-  const float2 x = __bfloat1622float2(AsPair(word));
-  return PairBits(x.x * c - x.y * s, x.x * s + x.y * c);
-}
-
-// What a thread of a product holds: rows (heads) `head` and `head` + 8, columns 8 i + 2 quarter and
-// the next; of dimensions, the 16 at 16 x quarter of every 64.
-struct ProductPlace {
-  __device__ ProductPlace()
-      : thread(threadIdx.x % kGroup),
-        lane(thread % 32),
-        warp(thread / 32),
-        head(warp * 16 + lane / 4),
-        quarter(lane % 4) {}
-  // Of this thread's probabilities for keys 16 i and on, in a tile.
-  __device__ uint32_t PieceOffset(uint32_t i) const { return i * kPieceBytes + thread * 16; }
-  uint32_t thread, lane, warp, head, quarter;
-};
 
 // Sums of values, by a warpgroup for all heads and the dimensions of the block.
 class ValueAdder {
@@ -108,7 +57,7 @@ class ValueAdder {
       }
       const uint32_t is = shared_.units.info[slot][kOthersUnit].is;
       __syncwarp();
-      if (Arrives(at_.lane)) ArriveAtPeer(peer_p_empty_ + slot * sizeof(uint64_t));
+      if (Arrives(at_.lane)) ArriveAtPeerRelaxed(peer_p_empty_ + slot * sizeof(uint64_t));
       if ((is & kLastOfRow) != 0) {
         Finish(row, shared_.units.keys[slot][kOthersUnit], sums);
         row += gridDim.x / 2;
@@ -139,30 +88,19 @@ class ValueAdder {
     for (uint32_t i = 0; i < 4; ++i) {
       LoadPiece(SharedAddress(shared_.p[side][slot]) + at_.PieceOffset(i), p[i]);
     }
-    bool lower = false, higher = false;
-    float before[2], factors[2];
+    int32_t tops[2];
+    float totals[2];
 #pragma unroll
     for (uint32_t k = 0; k < 2; ++k) {
-      const int32_t its = shared_.sums[side][slot].top[at_.head + 8 * k];
-      const int32_t top = first ? its : max(top_[k], its);
-      before[k] = first ? 1.0f : TopFactor(top_[k], top);
-      factors[k] = TopFactor(its, top);
-      higher |= before[k] != 1;
-      lower |= factors[k] != 1;
-      const float added = shared_.sums[side][slot].total[at_.head + 8 * k] * factors[k];
-      total_[k] = first ? added : total_[k] * before[k] + added;
-      top_[k] = top;
+      tops[k] = shared_.sums[side][slot].top[at_.head + 8 * k];
+      totals[k] = shared_.sums[side][slot].total[at_.head + 8 * k];
     }
-    if (__any_sync(0xffffffff, higher)) {
+    const RunningTops::Change change = tops_.Take(tops, totals, first);
+    if (change.higher) {
 #pragma unroll
-      for (int i = 0; i < 128; ++i) sums[i / 64][i % 64] *= before[i / 2 % 2];
+      for (int i = 0; i < 128; ++i) sums[i / 64][i % 64] *= change.before[i / 2 % 2];
     }
-    if (__any_sync(0xffffffff, lower)) {  // They are brought to this block's tops.
-#pragma unroll
-      for (uint32_t i = 0; i < 16; ++i) {
-        p[i / 4][i % 4] = Multiplied(p[i / 4][i % 4], __float2bfloat162_rn(factors[i % 2]));
-      }
-    }
+    if (change.lower) BringToTop(p, change.factors);
     const uint32_t unit = side == kOwn ? rank_ : kOthersUnit;
     WaitPhase(SharedAddress(&shared_.units.full[slot][unit]), parity);
     Hold(sums[0]);
@@ -193,15 +131,7 @@ class ValueAdder {
   __device__ __forceinline__ void Finish(uint32_t row, uint8_t* room,
                                          const float (&sums)[2][64]) const {
     float inverse[2];
-#pragma unroll
-    for (uint32_t k = 0; k < 2; ++k) {
-      const uint32_t head = at_.head + 8 * k;
-      float total = total_[k];
-      if (head < call_.heads) {
-        total += Exp2(fmaf(call_.sinks[head], kLog2E, -16 * static_cast<float>(top_[k])));
-      }
-      inverse[k] = __fdividef(kKeyUnit, total);
-    }
+    tops_.Inverses(call_, at_, inverse);
     GroupBarrier<2>(kGroup);  // All warps' products have read the room.
     // Of every 128 bytes of a row, pieces lie turned by the row: so stores meet in no bank.
     const uint32_t to =
@@ -214,19 +144,8 @@ class ValueAdder {
 #pragma unroll
         for (uint32_t k = 0; k < 2; ++k) {
           uint32_t eight[4];
-#pragma unroll
-          for (uint32_t m = 0; m < 4; ++m) {
-            // Dimension d of eight is in step d % 4 as value d / 4.
-            const uint32_t at = block % 2 * 32 + 2 * m % 4 * 8 + h * 4 + m / 2 + 2 * k;
-            eight[m] =
-                PairBits(sums[block / 2][at] * inverse[k], sums[block / 2][at + 8] * inverse[k]);
-          }
-          if (block == kHalfDim / 64 - 1 && rank_ == 1) {
-            eight[0] = Turned(eight[0], c[h].x, -s[h].x);
-            eight[1] = Turned(eight[1], c[h].y, -s[h].y);
-            eight[2] = Turned(eight[2], c[h].z, -s[h].z);
-            eight[3] = Turned(eight[3], c[h].w, -s[h].w);
-          }
+          EightOutputs(sums[block / 2] + block % 2 * 32, h, k, inverse[k], eight);
+          if (block == kHalfDim / 64 - 1 && rank_ == 1) TurnBack(eight, c[h], s[h]);
           StorePiece((to ^ h << 4) + k * 8 * kRowBytes + block * 128, eight);
         }
       }
@@ -268,8 +187,7 @@ class ValueAdder {
   AttentionShared& shared_;
   const uint32_t rank_;
   const uint32_t peer_p_empty_;
-  int32_t top_[2];  // What sums and totals are relative to.
-  float total_[2];
+  RunningTops tops_;
 };
 
 }  // namespace reprise::engine::cuda

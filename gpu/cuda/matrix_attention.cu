@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "gpu/cuda/attention_keys.cuh"
+#include "gpu/cuda/attention_scores.cuh"
 #include "gpu/cuda/attention_values.cuh"
 #include "gpu/cuda/formats.cuh"
 #include "gpu/cuda/kernels.h"
@@ -20,9 +21,6 @@
 // becomes the same bytes whatever runs beside it.
 namespace reprise::engine::cuda {
 namespace {
-
-constexpr uint32_t kSteps = kDim / 16;  // Of a product with keys.
-constexpr float kNone = -3e38f;
 
 // Of a scorer, an adder and a decoder: all that there are.
 constexpr uint32_t kScorerRegisters = 192, kAdderRegisters = 176, kDecoderRegisters = 72;
@@ -45,10 +43,9 @@ class Scorer {
     bool first = true, last;
     do {
       if (first) {
-        LoadQuery(row);
+        query_.Load(call_, at_, row);
         if (row == blockIdx.x / 2) ClusterWait();  // Barriers are made, in the other block too.
         row += gridDim.x / 2;
-        top_[0] = top_[1] = kNoTop;
       }
       float logits[32];
       const UnitInfo info = Multiply(logits);
@@ -71,57 +68,6 @@ class Scorer {
       parity_ ^= 1;
     }
   }
-  // Operand A from the row's queries, in the order of the keys' dimensions.
-  __device__ __forceinline__ void LoadQuery(uint32_t row) {
-    const Bf16Bits* from =
-        call_.query + (uint64_t{row} * call_.heads + at_.head) * kDim + at_.quarter * 16;
-#pragma unroll
-    for (uint32_t i = 0; i < kSteps; ++i) {  // Block i / 4, eight i / 2 % 2 of its row i % 2.
-      const auto* eight =
-          reinterpret_cast<const uint4*>(from + i % 2 * (8 * kDim) + i / 4 * 64 + i / 2 % 2 * 8);
-      const uint4 raw = at_.head + i % 2 * 8 < call_.heads ? *eight : uint4{};
-      query_[i][0] = raw.x;
-      query_[i][1] = raw.y;
-      query_[i][2] = raw.z;
-      query_[i][3] = raw.w;
-    }
-    if (call_.rotate_query) {  // The last block.
-      const uint64_t pairs = uint64_t{row} * kRotatedPairs + at_.quarter * 8;
-      const float* cosines = call_.step.cosines[call_.rotation] + pairs;
-      const float* sines = call_.step.sines[call_.rotation] + pairs;
-#pragma unroll
-      for (uint32_t h = 0; h < 2; ++h) {
-        const float4 c = reinterpret_cast<const float4*>(cosines)[h];
-        const float4 s = reinterpret_cast<const float4*>(sines)[h];
-#pragma unroll
-        for (uint32_t k = 0; k < 2; ++k) {
-          uint32_t(&words)[4] = query_[kSteps - 4 + 2 * h + k];
-          words[0] = Turned(words[0], c.x, s.x);
-          words[1] = Turned(words[1], c.y, s.y);
-          words[2] = Turned(words[2], c.z, s.z);
-          words[3] = Turned(words[3], c.w, s.w);
-        }
-      }
-    }
-#pragma unroll
-    for (uint32_t block = 0; block < kSteps; block += 4) {
-      uint32_t steps[4][4];
-#pragma unroll
-      for (uint32_t i = 0; i < 4; ++i) {
-        const uint32_t(&raw)[4] = query_[block + i];
-        steps[0][i] = __byte_perm(raw[0], raw[2], 0x5410);
-        steps[1][i] = __byte_perm(raw[0], raw[2], 0x7632);
-        steps[2][i] = __byte_perm(raw[1], raw[3], 0x5410);
-        steps[3][i] = __byte_perm(raw[1], raw[3], 0x7632);
-      }
-#pragma unroll
-      for (uint32_t i = 0; i < 16; ++i) query_[block + i / 4][i % 4] = steps[i / 4][i % 4];
-    }
-#pragma unroll
-    for (auto& step : query_) Hold(step);
-    __syncwarp();
-  }
-
   // The block's tile of a stage.
   __device__ __forceinline__ UnitInfo Multiply(float (&sums)[32]) {
     UnitInfo info;
@@ -134,7 +80,7 @@ class Scorer {
       WgmmaFence();
 #pragma unroll
       for (uint32_t step = 0; step < kSteps / 2; ++step) {
-        Wgmma<64>::Run(sums, query_[unit * (kSteps / 2) + step],
+        Wgmma<64>::Run(sums, query_.steps[unit * (kSteps / 2) + step],
                        FurtherOn(keys, step / 4 * kBlockBytes + step % 4 * 32),
                        unit + step > 0 ? 1 : 0);
       }
@@ -142,7 +88,7 @@ class Scorer {
     }
     WgmmaWait<0>();
     Hold(sums);
-    Keep(query_);
+    Keep(query_.steps);
     __syncwarp();
     if (Arrives(at_.lane)) ArriveAt(SharedAddress(&shared_.units.empty[slot_][1 - rank_]));
     return info;
@@ -150,72 +96,38 @@ class Scorer {
 
   // Logits to probabilities, for the adders.
   __device__ __forceinline__ void Attend(float (&logits)[32], const UnitInfo& info) {
-    if ((info.mask[0] & info.mask[1]) != 0xffffffff) {
-      const uint32_t own[2] = {info.mask[0] >> (2 * at_.quarter),
-                               info.mask[1] >> (2 * at_.quarter)};
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const uint32_t bit = i / 4 % 4 * 8 + i % 2;
-        if ((own[i / 16] >> bit & 1) == 0) logits[i] = kNone;
-      }
-    }
-    float largest[2] = {kNone, kNone};
-#pragma unroll
-    for (int i = 0; i < 32; i += 4) {
-      largest[0] = fmaxf(largest[0], fmaxf(logits[i], logits[i + 1]));
-      largest[1] = fmaxf(largest[1], fmaxf(logits[i + 2], logits[i + 3]));
-    }
-    float down[2], total[2] = {0, 0};
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      largest[k] = fmaxf(largest[k], __shfl_xor_sync(0xffffffff, largest[k], 1));
-      largest[k] = fmaxf(largest[k], __shfl_xor_sync(0xffffffff, largest[k], 2));
-      top_[k] = max(top_[k], min(__float2int_ru(largest[k] * (scale_ / 16)), -kNoTop));
-      down[k] = -16 * static_cast<float>(top_[k]);
-    }
-    uint32_t p[4][4];
-#pragma unroll
-    for (int i = 0; i < 32; i += 2) {
-      const int k = i / 2 % 2;
-      const float x = Exp2(fmaf(logits[i], scale_, down[k]));
-      const float y = Exp2(fmaf(logits[i + 1], scale_, down[k]));
-      total[k] += x + y;
-      p[i / 8][i / 2 % 4] = PairBits(x, y);
-    }
+    Probabilities its;
+    its.Make(logits, info.mask, scale_, at_);
     WaitReceived(SharedAddress(&shared_.p_empty[slot_]), parity_ ^ 1);
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      total[k] += __shfl_xor_sync(0xffffffff, total[k], 1);
-      total[k] += __shfl_xor_sync(0xffffffff, total[k], 2);
-    }
-    Give(p, total);
+    its.SumTotals();
+    Give(its);
   }
   // To this block's adder and the other's.
-  __device__ __forceinline__ void Give(const uint32_t (&p)[4][4], const float (&total)[2]) const {
+  __device__ __forceinline__ void Give(const Probabilities& its) const {
     HeadSums& sums = shared_.sums[kOwn][slot_];
 #pragma unroll
     for (uint32_t i = 0; i < 4; ++i) {
-      StorePiece(SharedAddress(shared_.p[kOwn][slot_]) + at_.PieceOffset(i), p[i]);
+      StorePiece(SharedAddress(shared_.p[kOwn][slot_]) + at_.PieceOffset(i), its.p[i]);
     }
 #pragma unroll
     for (uint32_t k = 0; k < 2; ++k) {
       if (at_.quarter != 0) continue;
-      sums.top[at_.head + 8 * k] = top_[k];
-      sums.total[at_.head + 8 * k] = total[k];
+      sums.top[at_.head + 8 * k] = its.top[k];
+      sums.total[at_.head + 8 * k] = its.total[k];
     }
     __syncwarp();
     if (Arrives(at_.lane)) ArriveAt(SharedAddress(&shared_.p_full[kOwn][slot_]));
     const uint32_t full = peer_full_ + slot_ * sizeof(uint64_t);
 #pragma unroll
     for (uint32_t i = 0; i < 4; ++i) {
-      StoreToPeer(peer_p_ + slot_ * kTileBytes + at_.PieceOffset(i), p[i], full);
+      StoreToPeer(peer_p_ + slot_ * kTileBytes + at_.PieceOffset(i), its.p[i], full);
     }
     if (at_.quarter != 0) return;
 #pragma unroll
     for (uint32_t k = 0; k < 2; ++k) {
       const uint32_t to = peer_sums_ + slot_ * sizeof(HeadSums) + (at_.head + 8 * k) * 4;
-      StoreToPeer(to + offsetof(HeadSums, top), static_cast<uint32_t>(top_[k]), full);
-      StoreToPeer(to + offsetof(HeadSums, total), __float_as_uint(total[k]), full);
+      StoreToPeer(to + offsetof(HeadSums, top), static_cast<uint32_t>(its.top[k]), full);
+      StoreToPeer(to + offsetof(HeadSums, total), __float_as_uint(its.total[k]), full);
     }
   }
 
@@ -225,8 +137,7 @@ class Scorer {
   const uint32_t rank_;
   const float scale_;  // Of logits as powers of two, from sums with the keys' unit.
   const uint32_t peer_p_, peer_sums_, peer_full_;
-  uint32_t query_[kSteps][4];
-  int32_t top_[2];
+  Queries query_;
   uint32_t slot_ = 0, parity_ = 0;  // Of the stage.
 };
 
