@@ -267,8 +267,9 @@ __global__ __launch_bounds__(kThreads) void Attention(AttentionCall call) {
 }  // namespace
 
 cudaError_t LaunchAttention(const AttentionCall& call, cudaStream_t stream) {
-  if (MatrixAttentionFits(call)) return LaunchMatrixAttention(call, stream);
-  return LaunchSimpleAttention(call, stream);
+  if (!MatrixAttentionFits(call)) return LaunchSimpleAttention(call, stream);
+  if (SpreadAttentionFits(call)) return LaunchSpreadAttention(call, stream);
+  return LaunchMatrixAttention(call, stream);
 }
 
 cudaError_t LaunchSimpleAttention(const AttentionCall& call, cudaStream_t stream) {

@@ -150,6 +150,7 @@ absl::Status CudaEngine::Allocate() {
       {&work_.candidates, rows * pool * 4},
       {&work_.candidate_counts, rows * 4},
       {&work_.select_room, SelectRoomBytes()},
+      {&work_.attention_room, kAttentionRoomBytes},
       {&work_.gate, rows * experts * 4},
       {&work_.expert_of, rows * chosen * 4},
       {&work_.weight_of, rows * chosen * 4},

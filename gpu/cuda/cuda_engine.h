@@ -89,7 +89,7 @@ class CudaEngine final : public Engine {
     DeviceMemory projected, kv_codes, kv_scales, query, attended, low;
     DeviceMemory a, g, latents, keys;
     DeviceMemory index_query, index_weights, selected, scores, candidates, candidate_counts;
-    DeviceMemory select_room;
+    DeviceMemory select_room, attention_room;
     DeviceMemory gate, expert_of, weight_of, slot_of, row_of, slot_weights, tiles, tile_count;
     DeviceMemory tickets;  // The router's.
     DeviceMemory inner, expert_out, shared_inner, shared_out;

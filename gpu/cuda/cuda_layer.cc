@@ -267,7 +267,8 @@ absl::Status CudaEngine::Attend(uint32_t layer, const HalfStep& half, bool draft
       .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim))),
       .out = Bits(work_.attended),
       .drafts = drafts,
-      .rotate_query = true};
+      .rotate_query = true,
+      .room = work_.attention_room.data()};
   return CudaStatus(LaunchAttention(call, stream_.get()), "attention");
 }
 

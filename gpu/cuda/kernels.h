@@ -199,7 +199,12 @@ struct AttentionCall {
   bool drafts = false;
   // The last 2 pairs values of every head of the query are still to be turned (LaunchRotateHeads).
   bool rotate_query = false;
+  // kAttentionRoomBytes, for what blocks of few rows send each other; null: rows take longer.
+  void* room = nullptr;
 };
+inline constexpr uint32_t kSpreadRowsMax = 16;
+inline constexpr uint32_t kAttentionRoomBytesOfRow = 10 * (8192 + 512);
+inline constexpr uint32_t kAttentionRoomBytes = kSpreadRowsMax * kAttentionRoomBytesOfRow;
 cudaError_t LaunchAttention(const AttentionCall& call, cudaStream_t stream);
 // For any shape, without the matrix units: what the faster ones are compared with.
 cudaError_t LaunchSimpleAttention(const AttentionCall& call, cudaStream_t stream);

@@ -8,5 +8,8 @@ namespace reprise::engine::cuda {
 // where it fits.
 bool MatrixAttentionFits(const AttentionCall& call);
 cudaError_t LaunchMatrixAttention(const AttentionCall& call, cudaStream_t stream);
+// The same of few rows, sooner: where there is room, and MatrixAttention fits.
+bool SpreadAttentionFits(const AttentionCall& call);
+cudaError_t LaunchSpreadAttention(const AttentionCall& call, cudaStream_t stream);
 
 }  // namespace reprise::engine::cuda

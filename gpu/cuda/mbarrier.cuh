@@ -88,6 +88,8 @@ __device__ inline uint32_t PeerAddress(uint32_t address, uint32_t rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(address), "r"(rank));
   return peer;
 }
+// What was seen of other threads' writes is seen by this thread's copies from here on.
+__device__ inline void FenceForCopies() { asm volatile("fence.proxy.async;" ::: "memory"); }
 // From global memory to this block's, whose barrier counts the bytes; all aligned to 16 bytes.
 __device__ inline void CopyFromGlobal(uint32_t to, const void* from, uint32_t bytes,
                                       uint32_t barrier) {

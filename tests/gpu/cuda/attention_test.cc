@@ -178,18 +178,18 @@ TEST_F(V41Shapes, AttentionByTheMatrixUnits) {
       norm += w * w;
     }
     EXPECT_LT(std::sqrt(error / norm), 4e-3);
-    // Once more, and the first row alone: the same bytes.
-    if (shape.rows < 3) continue;
-    const OnDevice<uint16_t> again(size_t{shape.rows} * kHeads * kDim);
-    call.out = again.data();
-    Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
-    EXPECT_TRUE(again.Get() == got);
-    const OnDevice<uint16_t> alone(size_t{kHeads} * kDim);
-    call.out = alone.data();
-    call.step.rows = 1;
-    Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
-    const std::vector<uint16_t> first = alone.Get();
-    EXPECT_TRUE(std::equal(first.begin(), first.end(), got.begin()));
+    // By clusters of two blocks and of eight, and the first row alone: the same bytes, each time.
+    const OnDevice<uint8_t> room(kAttentionRoomBytes);
+    for (uint32_t turn = 0; turn < 8; ++turn) {
+      const OnDevice<uint16_t> again(size_t{shape.rows} * kHeads * kDim);
+      call.out = again.data();
+      call.room = turn % 2 == 0 ? room.data() : nullptr;
+      call.step.rows = turn < 6 ? shape.rows : 1;
+      Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
+      const std::vector<uint16_t> values = again.Get();
+      const size_t count = size_t{call.step.rows} * kHeads * kDim;
+      EXPECT_TRUE(std::equal(got.begin(), got.begin() + count, values.begin())) << turn;
+    }
   }
 }
 
@@ -220,6 +220,7 @@ TEST_F(V41Shapes, AttentionOfFewerHeads) {
       .rotate_query = true};
   Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
   const std::vector<uint16_t> whole = all.Get();
+  const OnDevice<uint8_t> room(kAttentionRoomBytes);
   for (const uint32_t heads : {8u, 16u, 24u, 32u}) {
     SCOPED_TRACE(heads);
     const size_t row = size_t{heads} * kDim;
@@ -229,19 +230,22 @@ TEST_F(V41Shapes, AttentionOfFewerHeads) {
       std::copy_n(whole.begin() + r * kHeads * kDim, row, want.begin() + r * row);
     }
     const OnDevice<uint16_t> own_query(own);
-    const OnDevice<uint16_t> got(own.size() + 64 * kDim);  // Nothing is stored past the heads.
     const OnDevice<float> own_sinks(
         std::vector<float>(sink_values.begin(), sink_values.begin() + heads));
     call.query = own_query.data();
     call.sinks = own_sinks.data();
     call.heads = heads;
-    call.out = got.data();
-    Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
-    std::vector<uint16_t> bytes = got.Get();
-    EXPECT_TRUE(std::all_of(bytes.begin() + static_cast<std::ptrdiff_t>(own.size()), bytes.end(),
-                            [](uint16_t value) { return value == 0xffff; }));
-    bytes.resize(own.size());
-    EXPECT_TRUE(bytes == want);
+    for (void* const its_room : {static_cast<void*>(nullptr), static_cast<void*>(room.data())}) {
+      const OnDevice<uint16_t> got(own.size() + 64 * kDim);  // Nothing is stored past the heads.
+      call.out = got.data();
+      call.room = its_room;
+      Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
+      std::vector<uint16_t> bytes = got.Get();
+      EXPECT_TRUE(std::all_of(bytes.begin() + static_cast<std::ptrdiff_t>(own.size()), bytes.end(),
+                              [](uint16_t value) { return value == 0xffff; }));
+      bytes.resize(own.size());
+      EXPECT_TRUE(bytes == want);
+    }
   }
 }
 

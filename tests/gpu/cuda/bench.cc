@@ -346,6 +346,7 @@ class Bench {
       FillRandom(codes.data(), codes.bytes(), 15, 0x7e, stream_.get());
       FillBytes(scales.data(), scales.bytes(), 16, 115, 119, stream_.get());
       const test::OnDevice<float> sinks(std::vector<float>(kHeads, 0.0f));
+      const DeviceMemory room = Must(DeviceMemory::Allocate(kAttentionRoomBytes));
       AttentionCall call{.windows = windows,
                          .entries = blocks.view,
                          .query = query.as<Bf16Bits>(),
@@ -357,7 +358,8 @@ class Bench {
                          .heads = kHeads,
                          .dim = kDim,
                          .scale = 0.0441941738f,
-                         .out = out.as<Bf16Bits>()};
+                         .out = out.as<Bf16Bits>(),
+                         .room = room.data()};
       call.step = {.rows = rows,
                    .parts = rows,
                    .part = device_parts.data(),
