@@ -41,10 +41,10 @@ struct SpreadShared {
   uint8_t others[kOwnTiles][kBlocks - 1][kBlockBytes];  // Of its own tiles, the other dimensions.
   uint32_t mask[kOwnTiles][2];                          // Which of their keys there are: bits.
   uint64_t keys_full[kOwnTiles][2];                     // By half of the dimensions.
-  uint64_t values_full[kTiles];                         // Of tiles that are not its own.
-  uint64_t scored;                                      // `others` is free, for what is received.
-  uint64_t p_full[kTiles];                              // In `room`,
-  uint64_t p_here[kTiles];                              // and in this block's memory.
+  uint64_t values_full;                                 // Of all tiles.
+  uint64_t given[kOwnTiles];  // Its tile's probabilities are in `room`; `others` is read.
+  uint64_t p_full[kTiles];    // A tile's are in `room`,
+  uint64_t p_here[kTiles];    // and in this block's memory, where `others` was.
   __device__ TileRoom& received(uint32_t tile) { return reinterpret_cast<TileRoom*>(others)[tile]; }
 };
 static_assert(sizeof(TileRoom) * kTiles <= sizeof(SpreadShared::others));
@@ -67,8 +67,7 @@ __device__ inline uint32_t TilesOf(const AttentionCall& call, uint32_t row) {
 }
 
 // A warp of those that turn codes into bf16. A lane decodes 64 dimensions of a key at a time: of
-// the block's own tile; then, of another tile, the block's dimensions; then, of the second own
-// tile, or of what is left of the others.
+// the block's own tiles, one after the other; then, of all other tiles, the block's dimensions.
 class Putter {
  public:
   __device__ Putter(const AttentionCall& call, SpreadShared& shared, uint32_t rank, uint32_t warp)
@@ -110,7 +109,8 @@ class Putter {
       Put(now, its);
       Publish(its, mask);
     }
-    if (warp_ == kPutters - 1) Receive(row, tiles);
+    if (Arrives(lane_)) ArriveAt(SharedAddress(&shared_.values_full));
+    Deliver(row, tiles);
   }
 
  private:
@@ -207,25 +207,27 @@ class Putter {
       reinterpret_cast<uint8_t*>(shared_.mask[turn])[warp_ % 8] = static_cast<uint8_t>(mask);
     }
     __syncwarp();
-    if (Arrives(lane_)) {
-      ArriveAt(SharedAddress(its.own ? &shared_.keys_full[turn][warp_ / 8]
-                                     : &shared_.values_full[its.tile]));
-    }
+    if (its.own && Arrives(lane_)) ArriveAt(SharedAddress(&shared_.keys_full[turn][warp_ / 8]));
   }
 
-  // Probabilities from the room, as they come.
-  __device__ void Receive(uint32_t row, uint32_t tiles) {
-    const auto* room = static_cast<const TileRoom*>(call_.room) + row * kTiles;
-    WaitPhase(SharedAddress(&shared_.scored), 0);
-#pragma unroll 1
-    for (uint32_t tile = 0; tile < tiles; ++tile) {
-      WaitReceived(SharedAddress(&shared_.p_full[tile]), 0);
-      if (lane_ != 0) continue;
-      FenceForCopies();
-      const uint32_t here = SharedAddress(&shared_.p_here[tile]);
-      ArriveExpecting(here, sizeof(TileRoom));
-      CopyFromGlobal(SharedAddress(&shared_.received(tile)), room + tile, sizeof(TileRoom), here);
+  // Says to all blocks that the block's own probabilities are in the room, which takes until its
+  // writes have arrived; and fetches all from there, a warp those of a tile.
+  __device__ void Deliver(uint32_t row, uint32_t tiles) {
+    for (uint32_t tile = rank_; tile < tiles; tile += kBlocks) {
+      WaitPhase(SharedAddress(&shared_.given[tile / kBlocks]), 0);
+      if (warp_ == kPutters - 1 && lane_ < kBlocks) {
+        ArriveAtPeer(PeerAddress(SharedAddress(&shared_.p_full[tile]), lane_));
+      }
     }
+    if (warp_ >= tiles) return;
+    WaitReceived(SharedAddress(&shared_.p_full[warp_]), 0);
+    if (lane_ != 0) return;
+    FenceForCopies();
+    const uint32_t here = SharedAddress(&shared_.p_here[warp_]);
+    ArriveExpecting(here, sizeof(TileRoom));
+    CopyFromGlobal(SharedAddress(&shared_.received(warp_)),
+                   static_cast<const TileRoom*>(call_.room) + row * kTiles + warp_,
+                   sizeof(TileRoom), here);
   }
 
   const AttentionCall& call_;
@@ -253,7 +255,6 @@ class RowProducts {
         Score(queries, tile / kBlocks, its);
         Give(its, tile);
       }
-      if (Arrives(at_.lane)) ArriveAt(SharedAddress(&shared_.scored));
     }
     float sums[32];
     Sum(tiles, sums);
@@ -287,7 +288,7 @@ class RowProducts {
     its.Make(logits, mask, call_.scale * (kKeyUnit * kLog2E), at_);
     its.SumTotals();
   }
-  // To all blocks.
+  // Into the room.
   __device__ __forceinline__ void Give(const Probabilities& its, uint32_t tile) const {
     TileRoom& room = room_[tile];
 #pragma unroll
@@ -303,43 +304,49 @@ class RowProducts {
       }
     }
     __syncwarp();
-    if (at_.lane < kBlocks) {
-      ArriveAtPeer(PeerAddress(SharedAddress(&shared_.p_full[tile]), at_.lane));
-    }
+    if (Arrives(at_.lane)) ArriveAt(SharedAddress(&shared_.given[tile / kBlocks]));
   }
 
   // Over all tiles. Each pair of them in the order in which MatrixAttention adds it: first the tile
-  // of the block that has these dimensions.
+  // of the block that has these dimensions. A tile's probabilities are fetched while the one before
+  // is multiplied.
   __device__ __forceinline__ void Sum(uint32_t tiles, float (&sums)[32]) {
     const uint32_t swap = rank_ >= kBlocks / 2 ? 1 : 0;
     Forget(sums);
+    Probabilities one, two;
+    RunningTops::Change change = Take(swap, true, one);
+    WaitPhase(SharedAddress(&shared_.values_full), 0);
 #pragma unroll 1
-    for (uint32_t i = 0; i < tiles; ++i) {
-      const uint32_t tile = i ^ swap;
-      WaitPhase(SharedAddress(&shared_.p_here[tile]), 0);
-      Probabilities its;
-      const TileRoom& room = shared_.received(tile);
-#pragma unroll
-      for (uint32_t k = 0; k < 4; ++k) {
-        LoadPiece(SharedAddress(room.p) + at_.PieceOffset(k), its.p[k]);
-      }
-#pragma unroll
-      for (uint32_t k = 0; k < 2; ++k) {
-        its.top[k] = room.sums.top[at_.head + 8 * k];
-        its.total[k] = room.sums.total[at_.head + 8 * k];
-      }
-      Add(tile, i == 0, its, sums);
+    for (uint32_t tile = 0; tile < tiles; tile += 2) {
+      Add(tile ^ swap, tile == 0, one, sums);
+      change = Take((tile + 1) ^ swap, false, two);
+      Added(one, change, sums);
+      Add((tile + 1) ^ swap, false, two, sums);
+      change.higher = false;
+      if (tile + 2 < tiles) change = Take((tile + 2) ^ swap, false, one);
+      Added(two, change, sums);
     }
   }
-  __device__ __forceinline__ void Add(uint32_t tile, bool first, Probabilities& its,
-                                      float (&sums)[32]) {
-    const RunningTops::Change change = tops_.Take(its.top, its.total, first);
-    if (change.higher) {
+  // A tile's probabilities, relative to the tops with it.
+  __device__ __forceinline__ RunningTops::Change Take(uint32_t tile, bool first,
+                                                      Probabilities& its) {
+    WaitPhase(SharedAddress(&shared_.p_here[tile]), 0);
+    const TileRoom& room = shared_.received(tile);
 #pragma unroll
-      for (int i = 0; i < 32; ++i) sums[i] *= change.before[i / 2 % 2];
+    for (uint32_t i = 0; i < 4; ++i) {
+      LoadPiece(SharedAddress(room.p) + at_.PieceOffset(i), its.p[i]);
     }
+#pragma unroll
+    for (uint32_t k = 0; k < 2; ++k) {
+      its.top[k] = room.sums.top[at_.head + 8 * k];
+      its.total[k] = room.sums.total[at_.head + 8 * k];
+    }
+    const RunningTops::Change change = tops_.Take(its.top, its.total, first);
     if (change.lower) BringToTop(its.p, change.factors);
-    if (tile % kBlocks != rank_) WaitPhase(SharedAddress(&shared_.values_full[tile]), 0);
+    return change;
+  }
+  __device__ __forceinline__ void Add(uint32_t tile, bool first, Probabilities& its,
+                                      float (&sums)[32]) const {
     Hold(sums);
 #pragma unroll
     for (auto& piece : its.p) Hold(piece);
@@ -351,10 +358,16 @@ class RowProducts {
                            !first || step > 0 ? 1 : 0);
     }
     WgmmaCommit();
+  }
+  // The product is there. `next`: what the tops of the next tile change.
+  __device__ __forceinline__ void Added(const Probabilities& its, const RunningTops::Change& next,
+                                        float (&sums)[32]) const {
     WgmmaWait<0>();
     Hold(sums);
     Keep(its.p);
-    __syncwarp();
+    if (!next.higher) return;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) sums[i] *= next.before[i / 2 % 2];
   }
 
   // Division by the total, rounding, and the inverse rotation.
@@ -392,13 +405,14 @@ class RowProducts {
 __device__ inline void MakeSpreadBarriers(SpreadShared& shared) {
   const uint32_t i = threadIdx.x;
   if (i < kTiles) {
-    InitBarrier(SharedAddress(&shared.values_full[i]), 2 * kWarpArrivals);
-    InitBarrier(SharedAddress(&shared.p_full[i]), kWarps);
+    InitBarrier(SharedAddress(&shared.p_full[i]), 1);
     InitBarrier(SharedAddress(&shared.p_here[i]), 1);
-    if (i < 2 * kOwnTiles) {
-      InitBarrier(SharedAddress(&shared.keys_full[i / 2][i % 2]), kPutters / 2 * kWarpArrivals);
+    if (i < kOwnTiles) {
+      InitBarrier(SharedAddress(&shared.keys_full[i][0]), kPutters / 2 * kWarpArrivals);
+      InitBarrier(SharedAddress(&shared.keys_full[i][1]), kPutters / 2 * kWarpArrivals);
+      InitBarrier(SharedAddress(&shared.given[i]), kWarps * kWarpArrivals);
     }
-    if (i == 0) InitBarrier(SharedAddress(&shared.scored), kWarps * kWarpArrivals);
+    if (i == 0) InitBarrier(SharedAddress(&shared.values_full), kPutters * kWarpArrivals);
     FenceBarriers();
   }
   __syncthreads();
@@ -422,6 +436,7 @@ __global__ __cluster_dims__(kBlocks)
     WaitForEarlier();
     LetNextBegin();
     Putter(call, shared, ClusterRank(), threadIdx.x / 32 - kWarps).Run(row);
+    __syncwarp();
     ClusterWait();
   }
 }
