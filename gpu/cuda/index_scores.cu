@@ -102,6 +102,7 @@ constexpr int ScoreBlocks(int rows, int groups, bool in_order) {
 
 // Values that a loop is to find in registers: else the compiler computes them again every time.
 __device__ inline void InRegister(uint32_t& value) { asm volatile("" : "+r"(value)); }
+__device__ inline void InRegister(uint64_t& value) { asm volatile("" : "+l"(value)); }
 template <typename T>
 __device__ inline void InRegister(T*& pointer) {
   asm volatile("" : "+l"(pointer));
@@ -342,8 +343,8 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kGroups,
       call, row, call.rows - in_call, reinterpret_cast<float*>(queries + 2 * Shape::kHalfBytes));
   FenceForMatrixUnits();
   __syncthreads();
-  const uint64_t rows[2] = {SwizzledRows(SharedAddress(queries)),
-                            SwizzledRows(SharedAddress(queries) + Shape::kHalfBytes)};
+  uint64_t rows = SwizzledRows(SharedAddress(queries));
+  InRegister(rows);  // Then a product's rows take one addition; else three moves.
   // The scores that this thread stores: of one row of each group, and where a group is a single row
   // of one of its two keys.
   uint32_t key = tile * kTileKeys + first_key + (kRows == 1 ? lane % 2 * 8 : 0);
@@ -377,9 +378,8 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kGroups,
     for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
       for (int step = 0; step < 8; ++step) {
-        Wgmma<kColumns>::Run(sums[g], a[step],
-                             FurtherOn(rows[step / 4], step % 4 * 32 + g * kColumns * 128),
-                             step > 0 ? 1 : 0);
+        const uint32_t at = step / 4 * Shape::kHalfBytes + g * kColumns * 128 + step % 4 * 32;
+        Wgmma<kColumns>::Run(sums[g], a[step], rows + at / 16, step > 0 ? 1 : 0);
       }
       WgmmaCommit();
     }
