@@ -1,4 +1,6 @@
 #include "gpu/cuda/formats.cuh"
+#include "gpu/cuda/index_keys.cuh"
+#include "gpu/cuda/index_ring.h"
 #include "gpu/cuda/kernels.h"
 #include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/octets.cuh"
@@ -79,39 +81,10 @@ __global__ void SimpleScores(ScoreCall call) {
 
 // ---- Scores by the matrix units ----------------------------------------------------------------
 
-// A warpgroup takes 64 keys at a time as operand A, from codes in registers, and the queries of
-// kRows rows as operand B. A thread loads 32 neighbouring values of a key, which share a scale; the
-// order of the 128 inputs is whatever makes that cheap, and the queries lie in the same order.
-constexpr uint32_t kIndexHeads = 32, kIndexDim = 128, kTileKeys = 64;
-constexpr uint32_t kKeyCodeBytes = kIndexDim / 2, kKeyScaleBytes = kIndexDim / 32;
-// Keys come 2^-16 too small, so that factors are bf16 whatever their scale; the weights undo it.
-constexpr int kSmaller = 16;
-
-// Where value `d` of a query lies: the input of the product.
-__device__ inline uint32_t InputOf(uint32_t d) {
-  const uint32_t thread = d / 32, word = d % 32 / 8, n = d % 8;
-  const uint32_t pair = 3 - n % 4, high = n / 4;
-  const uint32_t step = 2 * word + pair / 2;
-  return 16 * step + 2 * thread + high + 8 * (pair % 2);
-}
-
 // Blocks of a multiprocessor at a time, by the registers they need.
 constexpr int ScoreBlocks(int rows, int groups, bool in_order) {
   return rows * groups > 6 ? 2 : rows > 1 ? 3 : in_order ? 6 : 5;
 }
-
-// Values that a loop is to find in registers: else the compiler computes them again every time.
-__device__ inline void InRegister(uint32_t& value) { asm volatile("" : "+r"(value)); }
-__device__ inline void InRegister(uint64_t& value) { asm volatile("" : "+l"(value)); }
-template <typename T>
-__device__ inline void InRegister(T*& pointer) {
-  asm volatile("" : "+l"(pointer));
-}
-
-struct RawKeys {  // Of this thread's two keys.
-  uint4 codes[2];
-  uint32_t scales[2];
-};
 
 // Keys of tiles that lie in one block of entries each, in order: what rows see without candidates.
 // Keys past the last one are loaded as they lie there. The block of the tile after the next is
@@ -186,37 +159,6 @@ class KeysAnywhere {
   uint32_t first_key_, count_, lane_;
 };
 
-// Bits of `a` where kMask has ones, of `b` elsewhere. What the compiler knows of later masks would
-// make two instructions of it.
-template <uint32_t kMask>
-__device__ inline uint32_t Mixed(uint32_t a, uint32_t b) {
-  uint32_t mixed;
-  asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(mixed) : "r"(a), "r"(b), "n"(kMask));
-  return mixed;
-}
-// The four registers of bf16 pairs of a word of codes: pair p is nibbles 3 - p and 7 - p.
-// Magnitudes move six places away from their signs first, for two pairs at a time.
-__device__ inline void ExpandKeys(uint32_t word, __nv_bfloat162 factor, uint32_t* (&to)[4]) {
-  constexpr uint32_t kSigns = 0x88008800;
-  const uint32_t upper = Mixed<kSigns>(word, word >> 6);
-  const uint32_t lower = Mixed<kSigns>(word << 8, word << 2);
-  const uint32_t pairs[4] = {upper & 0x81c081c0, upper << 4 & 0x81c081c0, lower & 0x81c081c0,
-                             lower << 4 & 0x81c081c0};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const __nv_bfloat162 value =
-        __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pairs[i]), factor);
-    *to[i] = *reinterpret_cast<const uint32_t*>(&value);
-  }
-}
-
-// Half of the sums of four threads each: of `low` for threads without `bit`, of `high` for others.
-__device__ inline float SumOfHalf(float low, float high, uint32_t lane, uint32_t bit) {
-  const bool upper = (lane & bit) != 0;
-  const float kept = upper ? high : low, given = upper ? low : high;
-  return kept + __shfl_xor_sync(0xffffffff, given, bit);
-}
-
 // Weights of a thread's columns, [groups][lane % 4][columns of a group / 4]: in registers, or where
 // those do not suffice in shared memory, where four threads' 16 bytes lie in different banks.
 template <int kColumns, int kGroups>
@@ -233,11 +175,9 @@ class HeadWeights {
       for (int i = 0; i < kColumns / 4; ++i) {
         const uint32_t column = g * kColumns + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
         const uint32_t of_row = min(column / kIndexHeads, rows - 1);
-        // Half, for sums that are doubled.
-        const float weight =
-            ToFloat(AsBf16(
-                call.weights)[(uint64_t{row} + of_row) * kIndexHeads + column % kIndexHeads]) *
-            call.factor * static_cast<float>(1 << (kSmaller - 1));
+        const float weight = HalfWeight(
+            AsBf16(call.weights)[(uint64_t{row} + of_row) * kIndexHeads + column % kIndexHeads],
+            call.factor);
         if constexpr (kGroups == 1) {
           values_[i] = weight;
         } else if (threadIdx.x < 4) {
@@ -323,21 +263,9 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kGroups,
   RawKeys raw;
   if (tile < tiles) keys.Load(tile, tile + apart, tiles, &raw);
 
-    // Eight values at a time: the first four and the others make the pairs.
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
-    const uint32_t column = (i * 128 + thread) / (kIndexDim / 8);
-    const uint32_t d = thread % (kIndexDim / 8) * 8;
-    const uint32_t pairs[4] = {__byte_perm(values[i].x, values[i].z, 0x5410),
-                               __byte_perm(values[i].x, values[i].z, 0x7632),
-                               __byte_perm(values[i].y, values[i].w, 0x5410),
-                               __byte_perm(values[i].y, values[i].w, 0x7632)};
-#pragma unroll
-    for (uint32_t n = 0; n < 4; ++n) {
-      const uint32_t k = InputOf(d + n);
-      *reinterpret_cast<uint32_t*>(queries + k / 64 * Shape::kHalfBytes +
-                                   SwizzledOffset(column, k % 64 / 8) + k % 8 * 2) = pairs[n];
-    }
+    StoreQueries(queries, Shape::kHalfBytes, i * 128 + thread, values[i]);
   }
   const HeadWeights<kColumns, kGroups> head_weights(
       call, row, call.rows - in_call, reinterpret_cast<float*>(queries + 2 * Shape::kHalfBytes));
@@ -356,19 +284,7 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kGroups,
   InRegister(to);
   for (; tile < tiles; tile += apart) {
     uint32_t a[8][4];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      // A product takes the lower half of a register for both its factors: no instructions.
-      const uint32_t low = (raw.scales[i] << 7) + ((126 - kSmaller) << 7);
-      const __nv_bfloat162 factor = __low2bfloat162(*reinterpret_cast<const __nv_bfloat162*>(&low));
-      const uint32_t words[4] = {raw.codes[i].x, raw.codes[i].y, raw.codes[i].z, raw.codes[i].w};
-#pragma unroll
-      for (int word = 0; word < 4; ++word) {
-        uint32_t* to[4] = {&a[2 * word][i], &a[2 * word][2 + i], &a[2 * word + 1][i],
-                           &a[2 * word + 1][2 + i]};
-        ExpandKeys(words[word], factor, to);
-      }
-    }
+    ExpandTile(raw, a);
     if (tile + apart < tiles) keys.Load(tile + apart, tile + 2 * apart, tiles, &raw);
     float sums[kGroups][kColumns / 2];
 #pragma unroll
@@ -398,15 +314,7 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kGroups,
         float weights[8];
         head_weights.Get(g, r, weights);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          score[r][i] = 0;
-#pragma unroll
-          for (int b = 0; b < 8; ++b) {
-            // x + |x| is twice the larger of x and 0, exactly, and cheaper than a maximum.
-            const float sum = sums[g][(r * 4 + b / 2) * 4 + 2 * i + b % 2];
-            score[r][i] = fmaf(weights[b], sum + fabsf(sum), score[r][i]);
-          }
-        }
+        for (int i = 0; i < 2; ++i) score[r][i] = ScoreOf(sums[g], r, i, weights);
       }
       // Four threads have parts of the same scores: each gets whole ones to store.
       if constexpr (kRows == 1) {
@@ -467,6 +375,8 @@ cudaError_t LaunchScores(const ScoreCall& call, uint32_t entries_max, cudaStream
       if (call.rows <= 6 * blocks) return LaunchMatrixScores<3, 2, true>(call, entries_max, stream);
       return LaunchMatrixScores<4, 2, true>(call, entries_max, stream);
     }
+    if (in_order && RingTakes(call, entries_max))
+      return LaunchRingScores(call, entries_max, stream);
     return in_order ? LaunchMatrixScores<1, 1, true>(call, entries_max, stream)
                     : LaunchMatrixScores<1, 1, false>(call, entries_max, stream);
   }

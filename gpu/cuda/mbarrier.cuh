@@ -43,18 +43,23 @@ __device__ inline void ArriveExpecting(uint32_t barrier, uint32_t bytes) {
                "r"(bytes)
                : "memory");
 }
-// Until the phase of that parity is over; for parity 1 a new barrier's is.
-__device__ inline void WaitPhase(uint32_t barrier, uint32_t parity) {
+// Whether the phase of that parity is over, or has become so in a while; for parity 1 a new
+// barrier's is.
+__device__ inline bool PhaseIsOver(uint32_t barrier, uint32_t parity) {
   uint32_t done;
-  do {
-    asm volatile(
-        "{\n.reg .pred p;\n"
-        "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n}\n"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-  } while (done == 0);
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+// Until it is.
+__device__ inline void WaitPhase(uint32_t barrier, uint32_t parity) {
+  while (!PhaseIsOver(barrier, parity)) {
+  }
   __syncwarp();
 }
 // The same where the other block's bytes or arrivals end the phase.
