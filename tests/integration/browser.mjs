@@ -61,6 +61,19 @@ export async function capture(file, more = {}) {
   writeFileSync(file, Buffer.from(data, 'base64'));
 }
 
+// The browser's other processes may live, and write there, a moment longer. Retries of rmSync itself do not look for
+// files that have come since.
+async function removeProfile() {
+  for (let left = 50; ; --left) {
+    try {
+      return rmSync(profile, { recursive: true, force: true });
+    } catch (error) {
+      if (left === 0) throw error;
+      await new Promise(done => setTimeout(done, 100));
+    }
+  }
+}
+
 // Runs the test, ends the browser, and ends this process with its outcome.
 export async function run(test) {
   let failed = null;
@@ -71,8 +84,7 @@ export async function run(test) {
   }
   browser.kill('SIGKILL');
   await new Promise(done => browser.on('exit', done));
-  // Its other processes may live, and write there, a moment longer.
-  rmSync(profile, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 });
+  await removeProfile();
   if (failed) {
     console.error(failed);
     process.exit(1);
