@@ -2,7 +2,6 @@
 
 #include "gpu/cuda/linear_ring.cuh"
 #include "gpu/cuda/linear_tiles.cuh"
-#include "gpu/cuda/wgmma_wide.cuh"
 
 namespace reprise::engine::cuda {
 namespace {
