@@ -22,13 +22,6 @@ constexpr float kKeyUnit = 256;
 
 // ---- Codes to bf16 -----------------------------------------------------------------------------
 
-__device__ inline __nv_bfloat162 AsPair(uint32_t bits) {
-  return *reinterpret_cast<const __nv_bfloat162*>(&bits);
-}
-__device__ inline uint32_t Multiplied(uint32_t pair, __nv_bfloat162 factor) {
-  const __nv_bfloat162 product = __hmul2(AsPair(pair), factor);
-  return *reinterpret_cast<const uint32_t*>(&product);
-}
 // Nibbles s and s + 4 of a word of E2M1 codes, for s of 0 and 1; 2^-126 too small. One product
 // moves signs and magnitudes, which do not meet on the way.
 template <uint32_t s>

@@ -24,6 +24,14 @@ __device__ inline uint32_t PairBits(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
+// And a word as two; and both times a factor.
+__device__ inline __nv_bfloat162 AsPair(uint32_t bits) {
+  return *reinterpret_cast<const __nv_bfloat162*>(&bits);
+}
+__device__ inline uint32_t Multiplied(uint32_t pair, __nv_bfloat162 factor) {
+  const __nv_bfloat162 product = __hmul2(AsPair(pair), factor);
+  return *reinterpret_cast<const uint32_t*>(&product);
+}
 // Through bf16 and back.
 __device__ inline float RoundBf16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
 

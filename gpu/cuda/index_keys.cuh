@@ -70,11 +70,7 @@ __device__ inline void ExpandKeys(uint32_t word, __nv_bfloat162 factor, uint32_t
   const uint32_t pairs[4] = {upper & 0x81c081c0, upper << 4 & 0x81c081c0, lower & 0x81c081c0,
                              lower << 4 & 0x81c081c0};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const __nv_bfloat162 value =
-        __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pairs[i]), factor);
-    *to[i] = *reinterpret_cast<const uint32_t*>(&value);
-  }
+  for (int i = 0; i < 4; ++i) *to[i] = Multiplied(pairs[i], factor);
 }
 
 // Of a tile, as operand A of eight products.
@@ -83,7 +79,7 @@ __device__ inline void ExpandTile(const RawKeys& raw, uint32_t (&a)[8][4]) {
   for (int i = 0; i < 2; ++i) {
     // A product takes the lower half of a register for both its factors: no instructions.
     const uint32_t low = (raw.scales[i] << 7) + ((126 - kSmaller) << 7);
-    const __nv_bfloat162 factor = __low2bfloat162(*reinterpret_cast<const __nv_bfloat162*>(&low));
+    const __nv_bfloat162 factor = __low2bfloat162(AsPair(low));
     const uint32_t words[4] = {raw.codes[i].x, raw.codes[i].y, raw.codes[i].z, raw.codes[i].w};
 #pragma unroll
     for (int word = 0; word < 4; ++word) {

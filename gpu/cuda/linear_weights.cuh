@@ -82,14 +82,7 @@ __device__ inline void LoadCodes(uint32_t codes, uint32_t thread, RawWeights<kFo
 }
 
 // The factors of both rows, upper in the low half, from exponents that lie at bits 7 and 23.
-__device__ inline __nv_bfloat162 FactorsOf(uint32_t word) {
-  const uint32_t factors = word & 0x7f807f80;
-  return *reinterpret_cast<const __nv_bfloat162*>(&factors);
-}
-__device__ inline uint32_t Scaled(uint32_t pair, __nv_bfloat162 factor) {
-  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pair), factor);
-  return *reinterpret_cast<const uint32_t*>(&product);
-}
+__device__ inline __nv_bfloat162 FactorsOf(uint32_t word) { return AsPair(word & 0x7f807f80); }
 
 // Operand A of the four steps of a tile.
 template <WeightFormat kFormat>
@@ -119,8 +112,8 @@ __device__ inline void Expand(const RawWeights<kFormat>& raw, uint32_t (&a)[4][4
           for (int k = 0; k < 2; ++k) {
             const uint32_t word =
                 i == 0 ? (k == 0 ? codes.x : codes.y) : (k == 0 ? codes.z : codes.w);
-            a[step][2 * k] = Scaled(word & 0x87f087f0, upper);
-            a[step][2 * k + 1] = Scaled((word << 4 ^ word >> 4) & 0x87f087f0, lower);
+            a[step][2 * k] = Multiplied(word & 0x87f087f0, upper);
+            a[step][2 * k + 1] = Multiplied((word << 4 ^ word >> 4) & 0x87f087f0, lower);
           }
         } else {
           const uint4 codes = raw.codes[0];
@@ -128,10 +121,10 @@ __device__ inline void Expand(const RawWeights<kFormat>& raw, uint32_t (&a)[4][4
                                 : step == 1 ? codes.y
                                 : step == 2 ? codes.z
                                             : codes.w;
-          a[step][0] = Scaled(word & 0x81c081c0, upper);
-          a[step][1] = Scaled(word << 4 & 0x81c081c0, lower);
-          a[step][2] = Scaled(__funnelshift_l(word, word, 10) & 0x81c081c0, upper);
-          a[step][3] = Scaled((word << 6 ^ word >> 2) & 0x81c081c0, lower);
+          a[step][0] = Multiplied(word & 0x81c081c0, upper);
+          a[step][1] = Multiplied(word << 4 & 0x81c081c0, lower);
+          a[step][2] = Multiplied(__funnelshift_l(word, word, 10) & 0x81c081c0, upper);
+          a[step][3] = Multiplied((word << 6 ^ word >> 2) & 0x81c081c0, lower);
         }
       }
     }
