@@ -1,5 +1,6 @@
 #include "gpu/cuda/device.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace reprise::engine::cuda {
@@ -76,41 +77,26 @@ absl::StatusOr<int> OrdinalOf(const std::array<std::byte, 16>& uuid) {
                   "CUDA_VISIBLE_DEVICES, and the devices of the container");
 }
 
-absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(uint64_t bytes) {
-  DeviceMemory memory;
+template <MemoryKind kKind>
+absl::StatusOr<OwnedMemory<kKind>> OwnedMemory<kKind>::Allocate(uint64_t bytes) {
+  constexpr bool kDevice = kKind == MemoryKind::kDevice;
   void* data = nullptr;
-  const cudaError_t error = cudaMalloc(&data, bytes == 0 ? 1 : bytes);
-  RP_TRY(CudaStatus(error, "allocating " + std::to_string(bytes) + " bytes of device memory"));
+  const uint64_t some = std::max<uint64_t>(bytes, 1);
+  const cudaError_t error = kDevice ? cudaMalloc(&data, some) : cudaMallocHost(&data, some);
+  RP_TRY(CudaStatus(error, "allocating " + std::to_string(bytes) + " bytes of " +
+                               (kDevice ? "device" : "pinned") + " memory"));
+  OwnedMemory memory;
   memory.data_ = static_cast<std::byte*>(data);
   memory.bytes_ = bytes;
   return memory;
 }
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
+template <MemoryKind kKind>
+OwnedMemory<kKind>::~OwnedMemory() {
+  if (data_ == nullptr) return;
+  kKind == MemoryKind::kDevice ? cudaFree(data_) : cudaFreeHost(data_);
 }
-DeviceMemory::~DeviceMemory() {
-  if (data_ != nullptr) cudaFree(data_);
-}
-
-absl::StatusOr<PinnedMemory> PinnedMemory::Allocate(uint64_t bytes) {
-  PinnedMemory memory;
-  void* data = nullptr;
-  const cudaError_t error = cudaMallocHost(&data, bytes == 0 ? 1 : bytes);
-  RP_TRY(CudaStatus(error, "allocating " + std::to_string(bytes) + " bytes of pinned memory"));
-  memory.data_ = static_cast<std::byte*>(data);
-  memory.bytes_ = bytes;
-  return memory;
-}
-PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-PinnedMemory::~PinnedMemory() {
-  if (data_ != nullptr) cudaFreeHost(data_);
-}
+template class OwnedMemory<MemoryKind::kDevice>;
+template class OwnedMemory<MemoryKind::kPinned>;
 
 absl::StatusOr<Stream> Stream::Create() {
   Stream stream;

@@ -57,14 +57,20 @@ class KeepDevice {
   bool known_ = false;
 };
 
-// Bytes in the device's memory, aligned to 256.
-class DeviceMemory {
+enum class MemoryKind : uint8_t { kDevice, kPinned };
+// The owner of bytes of that kind, aligned to 256.
+template <MemoryKind kKind>
+class OwnedMemory {
  public:
-  DeviceMemory() = default;
-  static absl::StatusOr<DeviceMemory> Allocate(uint64_t bytes);
-  DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
-  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
-  ~DeviceMemory();
+  OwnedMemory() = default;
+  static absl::StatusOr<OwnedMemory> Allocate(uint64_t bytes);
+  OwnedMemory(OwnedMemory&& other) noexcept { *this = std::move(other); }
+  OwnedMemory& operator=(OwnedMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~OwnedMemory();
 
   std::byte* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
@@ -77,27 +83,9 @@ class DeviceMemory {
   std::byte* data_ = nullptr;
   uint64_t bytes_ = 0;
 };
-
+using DeviceMemory = OwnedMemory<MemoryKind::kDevice>;
 // Host memory that the device copies to and from without staging.
-class PinnedMemory {
- public:
-  PinnedMemory() = default;
-  static absl::StatusOr<PinnedMemory> Allocate(uint64_t bytes);
-  PinnedMemory(PinnedMemory&& other) noexcept { *this = std::move(other); }
-  PinnedMemory& operator=(PinnedMemory&& other) noexcept;
-  ~PinnedMemory();
-
-  std::byte* data() const { return data_; }
-  uint64_t bytes() const { return bytes_; }
-  template <typename T>
-  T* as() const {
-    return reinterpret_cast<T*>(data_);
-  }
-
- private:
-  std::byte* data_ = nullptr;
-  uint64_t bytes_ = 0;
-};
+using PinnedMemory = OwnedMemory<MemoryKind::kPinned>;
 
 class Stream {
  public:
