@@ -110,6 +110,8 @@ class Putter {
       Publish(its, mask);
     }
     if (Arrives(lane_)) ArriveAt(SharedAddress(&shared_.values_full));
+    __syncwarp();
+    ClusterWait();  // Barriers are made, in the other blocks too.
     Deliver(row, tiles);
   }
 
@@ -436,8 +438,6 @@ __global__ __cluster_dims__(kBlocks)
     WaitForEarlier();
     LetNextBegin();
     Putter(call, shared, ClusterRank(), threadIdx.x / 32 - kWarps).Run(row);
-    __syncwarp();
-    ClusterWait();
   }
 }
 

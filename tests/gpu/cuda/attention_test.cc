@@ -193,9 +193,16 @@ TEST_F(V41Shapes, AttentionByTheMatrixUnits) {
   }
 }
 
-// A rank of several has some of the heads: they become what they are among all.
-TEST_F(V41Shapes, AttentionOfFewerHeads) {
+// A rank of several has some of the heads: they become what they are among all, computed by
+// clusters of two blocks a row and of eight.
+struct OwnHeads {
+  uint32_t heads, blocks;
+};
+class AttentionOfFewerHeads : public V41Shapes, public testing::WithParamInterface<OwnHeads> {};
+
+TEST_P(AttentionOfFewerHeads, IsThatOfAll) {
   constexpr uint32_t kRows = 9;
+  const uint32_t heads = GetParam().heads;
   MakeStep(1700, kRows, 0);
   const OnDevice<int32_t> selected(RandomSelection(1700, kRows, 512));
   const std::vector<uint16_t> values = RandomBf16(size_t{kRows} * kHeads * kDim, 0.5f, 6);
@@ -220,34 +227,39 @@ TEST_F(V41Shapes, AttentionOfFewerHeads) {
       .rotate_query = true};
   Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
   const std::vector<uint16_t> whole = all.Get();
-  const OnDevice<uint8_t> room(kAttentionRoomBytes);
-  for (const uint32_t heads : {8u, 16u, 24u, 32u}) {
-    SCOPED_TRACE(heads);
-    const size_t row = size_t{heads} * kDim;
-    std::vector<uint16_t> own(kRows * row), want(kRows * row);
-    for (uint32_t r = 0; r < kRows; ++r) {
-      std::copy_n(values.begin() + r * kHeads * kDim, row, own.begin() + r * row);
-      std::copy_n(whole.begin() + r * kHeads * kDim, row, want.begin() + r * row);
-    }
-    const OnDevice<uint16_t> own_query(own);
-    const OnDevice<float> own_sinks(
-        std::vector<float>(sink_values.begin(), sink_values.begin() + heads));
-    call.query = own_query.data();
-    call.sinks = own_sinks.data();
-    call.heads = heads;
-    for (void* const its_room : {static_cast<void*>(nullptr), static_cast<void*>(room.data())}) {
-      const OnDevice<uint16_t> got(own.size() + 64 * kDim);  // Nothing is stored past the heads.
-      call.out = got.data();
-      call.room = its_room;
-      Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
-      std::vector<uint16_t> bytes = got.Get();
-      EXPECT_TRUE(std::all_of(bytes.begin() + static_cast<std::ptrdiff_t>(own.size()), bytes.end(),
-                              [](uint16_t value) { return value == 0xffff; }));
-      bytes.resize(own.size());
-      EXPECT_TRUE(bytes == want);
-    }
+
+  const size_t row = size_t{heads} * kDim;
+  std::vector<uint16_t> own(kRows * row), want(kRows * row);
+  for (uint32_t r = 0; r < kRows; ++r) {
+    std::copy_n(values.begin() + r * kHeads * kDim, row, own.begin() + r * row);
+    std::copy_n(whole.begin() + r * kHeads * kDim, row, want.begin() + r * row);
   }
+  const OnDevice<uint16_t> own_query(own);
+  const OnDevice<float> own_sinks(
+      std::vector<float>(sink_values.begin(), sink_values.begin() + heads));
+  const OnDevice<uint8_t> room(kAttentionRoomBytes);
+  const OnDevice<uint16_t> got(own.size() + 64 * kDim);  // Nothing is stored past the heads.
+  call.query = own_query.data();
+  call.sinks = own_sinks.data();
+  call.heads = heads;
+  call.out = got.data();
+  call.room = GetParam().blocks == 8 ? room.data() : nullptr;
+  Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
+  std::vector<uint16_t> bytes = got.Get();
+  EXPECT_TRUE(std::all_of(bytes.begin() + static_cast<std::ptrdiff_t>(own.size()), bytes.end(),
+                          [](uint16_t value) { return value == 0xffff; }));
+  bytes.resize(own.size());
+  EXPECT_TRUE(bytes == want);
 }
+
+std::string NameOfHeads(const testing::TestParamInfo<OwnHeads>& info) {
+  return std::to_string(info.param.heads) + "By" + std::to_string(info.param.blocks);
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, AttentionOfFewerHeads,
+                         testing::Values(OwnHeads{8, 2}, OwnHeads{8, 8}, OwnHeads{16, 2},
+                                         OwnHeads{16, 8}, OwnHeads{24, 2}, OwnHeads{24, 8},
+                                         OwnHeads{32, 2}, OwnHeads{32, 8}),
+                         NameOfHeads);
 
 TEST_F(V41Shapes, AttentionTurnsQueriesItself) {
   constexpr uint32_t kRows = 70;
