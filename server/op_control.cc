@@ -35,6 +35,13 @@ class ControlOperation : public Operation {
     }
     OnCall();
   }
+  // The same with keys, each by the shard that has it.
+  void RunCalls(const std::vector<BlockKey>& keys) {
+    for (const BlockKey& key : keys) {
+      calls_[ShardOf(key, shard().shard_count())].keys.push_back(key);
+    }
+    RunCalls();
+  }
   virtual void Done() = 0;
 
  private:
@@ -131,15 +138,13 @@ class EvictOperation final : public ControlOperation<EvictCall> {
  public:
   using ControlOperation::ControlOperation;
 
-  void Start(std::vector<BlockKey> keys, bool whole_namespace, uint16_t name_space) {
+  void Start(const std::vector<BlockKey>& keys, bool whole_namespace, uint16_t name_space) {
     for (EvictCall& call : calls()) {
       call.whole_namespace = whole_namespace;
       call.name_space = name_space;
       call.deadline = deadline();
     }
-    for (const BlockKey& key : keys)
-      calls()[ShardOf(key, shard().shard_count())].keys.push_back(key);
-    RunCalls();
+    RunCalls(keys);
   }
 
  private:
@@ -248,15 +253,13 @@ class VerifyOperation final : public ControlOperation<VerifyCall> {
  public:
   using ControlOperation::ControlOperation;
 
-  void Start(std::vector<BlockKey> keys, bool all, uint16_t name_space) {
+  void Start(const std::vector<BlockKey>& keys, bool all, uint16_t name_space) {
     for (VerifyCall& call : calls()) {
       call.all = all;
       call.name_space = name_space;
       call.deadline = deadline();
     }
-    for (const BlockKey& key : keys)
-      calls()[ShardOf(key, shard().shard_count())].keys.push_back(key);
-    RunCalls();
+    RunCalls(keys);
   }
 
  private:
@@ -343,10 +346,9 @@ void StartControl(Connection* connection, const wire::FrameHeader& header, Const
     StartExplain(connection, header, *opened, explain, std::move(keys));
   } else if (request.request_case() == Case::kEvict) {
     (new EvictOperation(connection, header))
-        ->Start(std::move(keys), request.evict().whole_namespace(), opened->index);
+        ->Start(keys, request.evict().whole_namespace(), opened->index);
   } else {
-    (new VerifyOperation(connection, header))
-        ->Start(std::move(keys), request.verify().all(), opened->index);
+    (new VerifyOperation(connection, header))->Start(keys, request.verify().all(), opened->index);
   }
 }
 

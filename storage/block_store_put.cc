@@ -5,21 +5,12 @@
 #include "protocol/base/checksum.h"
 #include "storage/block_store.h"
 #include "storage/block_store_ops.h"
+#include "storage/format_check.h"
 
 namespace reprise::storage {
 namespace {
 
 RecordHeader HeaderOf(ConstBytes tail) { return LoadLe<RecordHeader>(tail.data()); }
-
-TrailerEntry EntryFor(const RecordHeader& header) {
-  return {.key = KeyOf(header.block_hash),
-          .name_space = KeyOf(header.name_space),
-          .flags = header.flags,
-          .block_index = header.block_index,
-          .payload_crc = header.payload_crc,
-          .header_crc = header.header_crc,
-          .created_ms = header.created_ms};
-}
 
 Outcome OutcomeOf(int32_t io_result) {
   if (io_result == 0) return Outcome::kOk;
@@ -196,7 +187,7 @@ bool BlockStore::StartAppend(IndexEntry* entry, PutOp* waiter, bool drop_after) 
   append->waiter = waiter;
   append->drop_after = drop_after;
   append->record = slots_->bytes(append->slot).first(options_.record_bytes);
-  append->entry = EntryFor(LoadRecordHeader(append->record));
+  append->entry = EntryOf(LoadRecordHeader(append->record));
   append->durable = waiter != nullptr;
   log_->Append(append);
   return true;

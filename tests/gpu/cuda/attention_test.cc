@@ -95,6 +95,19 @@ class V41Shapes : public testing::Test {
     kv_scales_ = std::make_unique<OnDevice<uint8_t>>(scales);
   }
 
+  // Of the step's rows, but for what is a test's own.
+  AttentionCall Call() const {
+    return {.step = step_,
+            .windows = {.window = 128, .ring_rows = kRing, .code_bytes = 512, .scale_bytes = 16},
+            .entries = entries_,
+            .kv_codes = kv_codes_->data(),
+            .kv_scales = kv_scales_->data(),
+            .topk = 512,
+            .heads = kHeads,
+            .dim = kDim,
+            .scale = 0.0441941738f};
+  }
+
   std::unique_ptr<OnDevice<uint8_t>> payloads_, window_, kv_codes_, kv_scales_;
   std::unique_ptr<OnDevice<std::byte*>> blocks_;
   std::unique_ptr<OnDevice<DevicePart>> parts_;
@@ -150,20 +163,11 @@ TEST_F(V41Shapes, AttentionByTheMatrixUnits) {
     std::vector<float> sink_values(kHeads);
     for (uint32_t h = 0; h < kHeads; ++h) sink_values[h] = static_cast<float>(h) / 16 - 2;
     const OnDevice<float> sinks(sink_values);
-    AttentionCall call{
-        .step = step_,
-        .windows = {.window = 128, .ring_rows = kRing, .code_bytes = 512, .scale_bytes = 16},
-        .entries = entries_,
-        .query = query.data(),
-        .kv_codes = kv_codes_->data(),
-        .kv_scales = kv_scales_->data(),
-        .selected = shape.selected == 0 ? nullptr : device_selected.data(),
-        .topk = 512,
-        .sinks = sinks.data(),
-        .heads = kHeads,
-        .dim = kDim,
-        .scale = 0.0441941738f,
-        .out = fast.data()};
+    AttentionCall call = Call();
+    call.query = query.data();
+    call.selected = shape.selected == 0 ? nullptr : device_selected.data();
+    call.sinks = sinks.data();
+    call.out = fast.data();
     Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
     Must(CudaStatus(cudaDeviceSynchronize(), "attention"));
     call.out = simple.data();
@@ -210,21 +214,12 @@ TEST_P(AttentionOfFewerHeads, IsThatOfAll) {
   std::vector<float> sink_values(kHeads);
   for (uint32_t h = 0; h < kHeads; ++h) sink_values[h] = static_cast<float>(h) / 16 - 2;
   const OnDevice<float> sinks(sink_values);
-  AttentionCall call{
-      .step = step_,
-      .windows = {.window = 128, .ring_rows = kRing, .code_bytes = 512, .scale_bytes = 16},
-      .entries = entries_,
-      .query = query.data(),
-      .kv_codes = kv_codes_->data(),
-      .kv_scales = kv_scales_->data(),
-      .selected = selected.data(),
-      .topk = 512,
-      .sinks = sinks.data(),
-      .heads = kHeads,
-      .dim = kDim,
-      .scale = 0.0441941738f,
-      .out = all.data(),
-      .rotate_query = true};
+  AttentionCall call = Call();
+  call.query = query.data();
+  call.selected = selected.data();
+  call.sinks = sinks.data();
+  call.out = all.data();
+  call.rotate_query = true;
   Must(CudaStatus(LaunchAttention(call, nullptr), "attention"));
   const std::vector<uint16_t> whole = all.Get();
 
@@ -270,18 +265,9 @@ TEST_F(V41Shapes, AttentionTurnsQueriesItself) {
   Must(CudaStatus(LaunchRotateHeads(step_, 0, turned.data(), kHeads, kDim, nullptr), "rotation"));
   const OnDevice<uint16_t> got(values.size()), want(values.size());
   const OnDevice<float> sinks(std::vector<float>(kHeads, 0.5f));
-  AttentionCall call{
-      .step = step_,
-      .windows = {.window = 128, .ring_rows = kRing, .code_bytes = 512, .scale_bytes = 16},
-      .entries = entries_,
-      .kv_codes = kv_codes_->data(),
-      .kv_scales = kv_scales_->data(),
-      .selected = selected.data(),
-      .topk = 512,
-      .sinks = sinks.data(),
-      .heads = kHeads,
-      .dim = kDim,
-      .scale = 0.0441941738f};
+  AttentionCall call = Call();
+  call.selected = selected.data();
+  call.sinks = sinks.data();
   for (const auto launch : {LaunchAttention, LaunchSimpleAttention}) {
     call.query = turned.data();
     call.rotate_query = false;
