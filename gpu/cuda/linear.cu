@@ -61,7 +61,7 @@ __device__ inline void MultiplyFewRows(const LinearCall& call, const Work& work,
     if constexpr (kByWarps) {
       MultiplyTileByWarps(sums, a, at + tile * kTileBytes);
     } else {
-      MultiplyTile<kRows>(sums, a, FurtherOn(SwizzledRows(at), tile * kTileBytes), true);
+      MultiplySteps<kRows>(sums, a, FurtherOn(SwizzledRows(at), tile * kTileBytes));
       WgmmaWait<0>();
       Keep(a);
     }
@@ -120,128 +120,102 @@ __device__ inline void MultiplyFew(const LinearCall& call, uint32_t output_block
 template <int kRows>
 constexpr uint32_t kFewShared = kFewStages<kRows>* kFewStageTiles* kRows * 128;
 
-// ---- Many rows: two warpgroups over the same rows ----------------------------------------------
+// ---- Many rows: four warpgroups over the same rows ---------------------------------------------
 
-// A block takes 256 outputs, so that every row that comes from L2 meets many.
-constexpr uint32_t kManyOutputTiles = 4;
-constexpr int kManyStages = 5, kManyQueued = 3;  // Of x; copies under way.
-constexpr uint32_t kManyAhead = 2;               // Tiles of weights that are loaded.
-constexpr uint32_t kManyShared = kManyStages * kMostRows * 128;
+// A block takes 256 outputs, so that every row that comes from L2 meets many; a warpgroup takes 64,
+// which leaves registers for four of them: what one waits for, others hide.
+constexpr uint32_t kManyGroups = 4;
+// Weights are loaded a stage ahead, which is less than HBM takes: so many tiles ahead they come
+// into L2.
+constexpr int kManyPrefetch = 10;
+constexpr int kManyStageTiles = 2;               // One barrier for so many tiles of inputs.
+constexpr int kManyStages = 6, kManyQueued = 4;  // Of x; copies under way.
+constexpr uint32_t kManyShared = kManyStages * kManyStageTiles * kManyRows * 128;
+static_assert(kManyGroups * kManyRows * kStagedRowBytes <= kManyShared);
 
-// Of the first `output_tiles` tiles from the work's first on, those that two warpgroups take: each
-// kTiles of them, which are multiplied by turns.
-template <WeightFormat kFormat, int kRows, int kTiles>
+// Of the first `output_tiles` tiles from the work's first on, one for every warpgroup.
+template <WeightFormat kFormat, int kRows>
 __device__ __forceinline__ void MultiplyManyRows(const LinearCall& call, const Work& work,
                                                  uint32_t output_tiles) {
-  constexpr int kCopiedRows = (kRows + 31) / 32 * 32;  // In whole turns of the threads.
-  constexpr uint32_t kStageBytes = kCopiedRows * 128;
+  constexpr uint32_t kTileBytes = kManyRows * 128, kStageBytes = kManyStageTiles * kTileBytes;
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
-  const uint32_t tiles = call.matrix.input_tiles;
-  const auto real = [&](int m) { return group * kTiles + m < output_tiles; };
-  WeightParts<kFormat> parts[kTiles];
-  RawWeights<kFormat> raw[kManyAhead][kTiles];
+  const int tiles = static_cast<int>(call.matrix.input_tiles);
+  const bool real = group < output_tiles;
+  WeightParts<kFormat> parts(call, work.first_tile + (real ? group : 0) * tiles, thread);
+  RawWeights<kFormat> raw[kManyStageTiles];
 #pragma unroll
-  for (int m = 0; m < kTiles; ++m) {
-    const uint64_t first = work.first_tile + (real(m) ? uint64_t{group * kTiles + m} * tiles : 0);
-    parts[m] = WeightParts<kFormat>(call, first, thread);
-    for (uint32_t i = 0; i < kManyAhead; ++i) {
-      if (i < tiles) parts[m].Load(i, &raw[i][m]);
-    }
-    if (thread == 0 && tiles > kManyAhead) {
-      parts[m].PrefetchAll(kManyAhead, min(kManyPrefetch, tiles) - kManyAhead);
-    }
+  for (int i = 0; i < kManyStageTiles; ++i) {
+    if (i < tiles) parts.Load(i, &raw[i]);
   }
-  const uint32_t stages = SharedAddress(shared);
-  const RowCopies<kCopiedRows, kManyGroups * kGroupThreads> copies(call, work, threadIdx.x);
-#pragma unroll
-  for (int i = 0; i < kManyQueued; ++i) {
-    if (i < tiles) copies.Queue(i, stages + i * kStageBytes);
+  if (thread == 0 && tiles > kManyStageTiles) {
+    parts.PrefetchAll(kManyStageTiles, min(kManyPrefetch, tiles) - kManyStageTiles);
+  }
+  const uint32_t stages = SharedAddress(shared), stages_end = stages + kManyStages * kStageBytes;
+  const auto after = [&](uint32_t stage) {
+    return stage + kStageBytes == stages_end ? stages : stage + kStageBytes;
+  };
+  StageCopies<kManyRows, kManyGroups * kGroupThreads, kManyStageTiles> copies(call, work,
+                                                                              threadIdx.x);
+  uint32_t ahead = stages;  // Where the next tiles of x go.
+  int unqueued = tiles;
+  const auto queue = [&] {
+    copies.Queue(unqueued, ahead);
     CopyCommit();
-  }
-  float sums[kTiles][kRows / 2];
+    unqueued -= kManyStageTiles;
+    ahead = after(ahead);
+  };
+#pragma unroll 1
+  for (int i = 0; i < kManyQueued; ++i) queue();
+  float sums[kRows / 2];
 #pragma unroll
-  for (auto& of_tile : sums) {
-#pragma unroll
-    for (float& sum : of_tile) sum = 0;
-  }
-  // While one tile is multiplied, the codes of the next are expanded.
-  uint32_t a[2][4][4] = {};
-  uint32_t stage = 0, to_stage = kManyQueued;
-  const auto multiply = [&](uint32_t tile, uint32_t i) {  // i: tile % kManyAhead, a constant.
+  for (float& sum : sums) sum = 0;
+  // While half a tile is multiplied, the codes of the next half are expanded.
+  uint32_t a[2][2][4] = {};
+  uint32_t at = stages;
+#pragma unroll 1
+  for (int left = tiles; left > 0; left -= kManyStageTiles) {
     CopyWait<kManyQueued - 1>();
     FenceForMatrixUnits();
     __syncthreads();
-    if (tile + kManyQueued < tiles) {
-      copies.Queue(tile + kManyQueued, stages + to_stage * kStageBytes);
+    queue();
+    if (thread == 0 && left >= kManyPrefetch + kManyStageTiles) {
+      parts.PrefetchAll(kManyPrefetch, kManyStageTiles);
     }
-    CopyCommit();
-    const uint64_t rows = SwizzledRows(stages + stage * kStageBytes);
 #pragma unroll
-    for (uint32_t m = 0; m < kTiles; ++m) {
-      const uint32_t turn = (i * kTiles + m) % 2;
-      Expand(raw[i][m], a[turn]);
-      MultiplyTile<kRows>(sums[m], a[turn], rows, true);
-      if constexpr (kFormat == WeightFormat::kBf16) {  // Taken as loaded: see linear_slices.cuh.
-        WgmmaWait<0>();
-        Keep(a[turn]);
+    for (int i = 0; i < kManyStageTiles; ++i) {
+      if (i >= left) break;
+      const uint64_t rows = FurtherOn(SwizzledRows(at), i * kTileBytes);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        ExpandHalf(raw[i], half, a[half]);
+        if (half == 1 && left > kManyStageTiles + i) parts.Load(kManyStageTiles + i, &raw[i]);
+        MultiplySteps<kRows>(sums, a[half], FurtherOn(rows, half * 64));
+        WgmmaWait<kFormat == WeightFormat::kBf16 ? 0 : 1>();
+        Keep(a[kFormat == WeightFormat::kBf16 ? half : 1 - half]);
       }
-      if (tile + kManyAhead < tiles) parts[m].Load(kManyAhead, &raw[i][m]);
-      if (thread == 0 && tile + kManyPrefetch < tiles) parts[m].PrefetchAll(kManyPrefetch, 1);
-      parts[m].Skip(1);
-      WgmmaWait<1>();
-      Keep(a[1 - turn]);
     }
-    stage = stage + 1 == kManyStages ? 0 : stage + 1;
-    to_stage = to_stage + 1 == kManyStages ? 0 : to_stage + 1;
-  };
-  static_assert(kManyAhead == 2);
-  for (uint32_t tile = 0; tile < tiles; tile += 2) {
-    multiply(tile, 0);
-    if (tile + 1 == tiles) break;
-    multiply(tile + 1, 1);
+    parts.Skip(kManyStageTiles);
+    at = after(at);
   }
   WgmmaWait<0>();
   __syncthreads();  // Nobody reads rows of x any more.
   Keep(a[0]);
   Keep(a[1]);
+  Hold(sums);
+  if (!real) return;
+  const uint32_t output = work.output + group * kTileOutputs;
+  if (call.output == LinearOutput::kFloat) {
 #pragma unroll
-  for (int m = 0; m < kTiles; ++m) {
-    Hold(sums[m]);
-    const uint32_t output = work.output + (group * kTiles + m) * kTileOutputs;
-    if (!real(m)) continue;
-    if (call.output == LinearOutput::kFloat) {
-#pragma unroll
-      for (int i = 0; i < kRows / 2; i += 4) {
-        StoreFloats(call, work, 2 * i, output,
-                    {sums[m][i], sums[m][i + 1], sums[m][i + 2], sums[m][i + 3]});
-      }
-    } else {
-      Bf16* const staged = reinterpret_cast<Bf16*>(shared) + group * kRows * kStagedRow;
-      BarrierOfGroup(group);
-      StageSums<kRows>(sums[m], staged);
-      BarrierOfGroup(group);
-      StoreRows(call, work.row, work.rows, kRows, output, staged);
+    for (int i = 0; i < kRows / 2; i += 4) {
+      StoreFloats(call, work, 2 * i, output, {sums[i], sums[i + 1], sums[i + 2], sums[i + 3]});
     }
+    return;
   }
-}
-
-// A warpgroup takes two tiles of outputs at once where rows are few enough.
-template <WeightFormat kFormat, int kRows>
-__device__ __forceinline__ void MultiplyMany(const LinearCall& call, const Work& work,
-                                             uint32_t output_tiles) {
-  if constexpr (kRows <= 128) {
-    MultiplyManyRows<kFormat, kRows, 2>(call, work, output_tiles);
-  } else {
-    Work half = work;
-#pragma unroll 1
-    for (uint32_t first = 0; first < output_tiles; first += kManyGroups) {
-      MultiplyManyRows<kFormat, kRows, 1>(call, half, output_tiles - first);
-      half.first_tile += uint64_t{kManyGroups} * call.matrix.input_tiles;
-      half.output += kManyGroups * kTileOutputs;
-      __syncthreads();  // Staged sums are stored.
-    }
-  }
+  Bf16* const staged = reinterpret_cast<Bf16*>(shared) + group * kManyRows * kStagedRow;
+  StageSums<kRows>(sums, staged);
+  BarrierOfGroup(group);
+  StoreRows(call, work.row, work.rows, kRows, output, staged);
 }
 
 // At a width that fits the rows: an expert's tiles seldom have all that they may.
@@ -249,23 +223,18 @@ template <WeightFormat kFormat>
 __device__ __forceinline__ void MultiplyMany(const LinearCall& call, uint32_t output_block,
                                              uint32_t row_tile) {
   Work work;
-  const uint32_t first_tile = output_block * kManyOutputTiles;
-  if (!FindWork(call, first_tile, row_tile, kMostRows, &work)) return;
-  const uint32_t output_tiles = min(kManyOutputTiles, call.matrix.output_tiles - first_tile);
+  const uint32_t first_tile = output_block * kManyGroups;
+  if (!FindWork(call, first_tile, row_tile, kManyRows, &work)) return;
+  const uint32_t output_tiles = min(kManyGroups, call.matrix.output_tiles - first_tile);
   if constexpr (kFormat == WeightFormat::kFp4) {
-    if (work.rows <= 64) return MultiplyMany<kFormat, 64>(call, work, output_tiles);
-    if (work.rows <= 80) return MultiplyMany<kFormat, 80>(call, work, output_tiles);
-    if (work.rows <= 96) return MultiplyMany<kFormat, 96>(call, work, output_tiles);
-    if (work.rows <= 112) return MultiplyMany<kFormat, 112>(call, work, output_tiles);
+    if (work.rows <= 64) return MultiplyManyRows<kFormat, 64>(call, work, output_tiles);
+    if (work.rows <= 80) return MultiplyManyRows<kFormat, 80>(call, work, output_tiles);
+    if (work.rows <= 88) return MultiplyManyRows<kFormat, 88>(call, work, output_tiles);
+    if (work.rows <= 96) return MultiplyManyRows<kFormat, 96>(call, work, output_tiles);
+    if (work.rows <= 104) return MultiplyManyRows<kFormat, 104>(call, work, output_tiles);
+    if (work.rows <= 112) return MultiplyManyRows<kFormat, 112>(call, work, output_tiles);
   }
-  if (work.rows <= 128) return MultiplyMany<kFormat, 128>(call, work, output_tiles);
-  if constexpr (kFormat == WeightFormat::kFp4) {
-    if (work.rows <= 160) return MultiplyMany<kFormat, 160>(call, work, output_tiles);
-    if (work.rows <= 192) return MultiplyMany<kFormat, 192>(call, work, output_tiles);
-    if (work.rows <= 208) return MultiplyMany<kFormat, 208>(call, work, output_tiles);
-    if (work.rows <= 224) return MultiplyMany<kFormat, 224>(call, work, output_tiles);
-  }
-  MultiplyMany<kFormat, 256>(call, work, output_tiles);
+  MultiplyManyRows<kFormat, 128>(call, work, output_tiles);
 }
 
 // ---- Kernels -----------------------------------------------------------------------------------
@@ -332,7 +301,7 @@ __global__ __launch_bounds__(kRingThreads, kRingBlocks) void RingAndBeside(Linea
 __global__ __launch_bounds__(kManyGroups* kGroupThreads,
                              1) void ManyRowsAndBeside(LinearCall call) {
   FollowEarlier();
-  const uint32_t beside = TilesOf(call.beside.rows, kMostRows);
+  const uint32_t beside = TilesOf(call.beside.rows, kManyRows);
   if (blockIdx.y < beside) {
     MultiplyMany<WeightFormat::kFp8>(Beside(call), blockIdx.x, blockIdx.y);
   } else {
@@ -390,8 +359,8 @@ cudaError_t LaunchFew(const LinearCall& call, cudaStream_t stream) {
 template <WeightFormat kFormat>
 cudaError_t LaunchMany(const LinearCall& call, cudaStream_t stream) {
   constexpr uint32_t kThreads = kManyGroups * kGroupThreads;
-  const uint32_t outputs = TilesOf(call.matrix.output_tiles, kManyOutputTiles);
-  const uint32_t rows = TilesOf(call.beside.rows, kMostRows) + RowTiles(call, kMostRows);
+  const uint32_t outputs = TilesOf(call.matrix.output_tiles, kManyGroups);
+  const uint32_t rows = TilesOf(call.beside.rows, kManyRows) + RowTiles(call, kManyRows);
   if constexpr (kFormat == WeightFormat::kFp4) {
     if (call.beside.rows > 0) {
       return Queue<ManyRowsAndBeside>(dim3(outputs, rows), kThreads, kManyShared, 1, stream, call);

@@ -34,17 +34,16 @@ struct alignas(16) ExpertTile {
   uint32_t expert = 0, first = 0, rows = 0;
 };
 // Rows of all tiles of an expert but the last, where `tile_rows` are LinearTileRows of its share.
-// Tiles of 128 rows may have 256, and are as even as may be: kernels are as wide as their rows
-// want.
+// Tiles of 128 rows are as even as may be: kernels are as wide as their rows want.
 #ifdef __CUDACC__
 #define RP_HOST_DEVICE __host__ __device__
 #else
 #define RP_HOST_DEVICE
 #endif
-constexpr uint32_t kManyRows = 128, kMostRows = 256;
+constexpr uint32_t kManyRows = 128;
 RP_HOST_DEVICE constexpr uint32_t TileStep(uint32_t rows, uint32_t tile_rows) {
   if (tile_rows < kManyRows || rows == 0) return tile_rows;
-  const uint32_t tiles = (rows + kMostRows - 1) / kMostRows;
+  const uint32_t tiles = (rows + kManyRows - 1) / kManyRows;
   return (rows + tiles * 8 - 1) / (tiles * 8) * 8;
 }
 

@@ -67,7 +67,7 @@ __device__ inline void Multiply(const LinearCall& call, const Work& work, const 
     LoadCodes<kFormat>(ring.Codes(ring.Stage(at.index), first + m, i), thread, &raw);
     raw.scales = scale;
     Expand(raw, of_tile);
-    MultiplyTile<kRows>(sums[m], of_tile, SwizzledRows(ring.Rows(ring.Stage(at.index), i)), true);
+    MultiplySteps<kRows>(sums[m], of_tile, SwizzledRows(ring.Rows(ring.Stage(at.index), i)));
   };
   for (; tile + kStageTiles <= slice.end; tile += kStageTiles) {
     uint32_t now[kTiles][kStageTiles];

@@ -86,7 +86,7 @@ __device__ inline void MultiplySlicedFewRows(const LinearCall& call) {
     CopyCommit();
     Expand(codes, of_tile);
     const uint32_t at = stages + (tile - slice.begin) % kSliceStages * kStageBytes;
-    MultiplyTile<kRows>(sums, of_tile, SwizzledRows(at), true);
+    MultiplySteps<kRows>(sums, of_tile, SwizzledRows(at));
     if constexpr (kUnderWay == 0) {
       WgmmaWait<0>();
       Keep(of_tile);

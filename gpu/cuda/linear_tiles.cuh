@@ -12,10 +12,6 @@
 namespace reprise::engine::cuda {
 
 constexpr uint32_t kSharedMax = 192 * 1024;  // Of a block, beside what is static.
-constexpr int kManyGroups = 2;
-// Weights are loaded two tiles ahead, which is less than HBM takes: so many ahead they come into
-// L2.
-constexpr uint32_t kManyPrefetch = 4;
 
 // ---- What a block works on ---------------------------------------------------------------------
 
@@ -101,7 +97,8 @@ class RowCopies {
 };
 
 // The same for kTiles tiles of inputs at a time, which lie one behind the other: as many pieces for
-// every thread however few the rows.
+// every thread however few the rows. Beyond the rows of the work lies what was there: the sums of a
+// row are its own.
 template <int kRows, int kThreads, int kTiles>
 class StageCopies {
  public:
@@ -124,9 +121,9 @@ class StageCopies {
     for (int i = 0; i < kPieces; ++i) {
       const int source = i % kSources;
       const int tile = kSources > 1 ? i / kSources : i * (kThreads / kTilePieces);
-      if (tile_ + tile < left) {
+      if (real_[source] && tile_ + tile < left) {
         CopyAsync16(to + to_ + tile * kTileBytes + source * (kThreads / 8 * 128),
-                    from_[source] + tile * static_cast<int>(kTileInputs), real_[source]);
+                    from_[source] + tile * static_cast<int>(kTileInputs), true);
       }
     }
 #pragma unroll
@@ -145,22 +142,22 @@ class StageCopies {
   bool real_[kSources];
 };
 
-// `rows`: SwizzledRows of the tile of x.
-template <int kRows>
-__device__ inline void MultiplyTile(float (&sums)[kRows / 2], uint32_t (&a)[4][4], uint64_t rows,
-                                    bool add) {
+// So many steps of 16 inputs. `rows`: SwizzledRows of the tile of x, from the first step on.
+template <int kRows, int kSteps>
+__device__ inline void MultiplySteps(float (&sums)[kRows / 2], uint32_t (&a)[kSteps][4],
+                                     uint64_t rows) {
 #pragma unroll
   for (auto& step : a) Hold(step);
   WgmmaFence();
 #pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    Wgmma<kRows>::Run(sums, a[step], FurtherOn(rows, step * 32), add || step > 0 ? 1 : 0);
+  for (int step = 0; step < kSteps; ++step) {
+    Wgmma<kRows>::Run(sums, a[step], FurtherOn(rows, step * 32), 1);
   }
   WgmmaCommit();
 }
 
-// The same for eight rows, by every warp for itself: fewer instructions, and the same sums to the
-// last bit. `at`: of the tile of x.
+// The four steps of a tile for eight rows, by every warp for itself: fewer instructions, and the
+// same sums to the last bit. `at`: of the tile of x.
 __device__ inline void MultiplyTileByWarps(float (&sums)[4], const uint32_t (&a)[4][4],
                                            uint32_t at) {
   const uint32_t lane = threadIdx.x % 32;

@@ -84,51 +84,53 @@ __device__ inline void LoadCodes(uint32_t codes, uint32_t thread, RawWeights<kFo
 // The factors of both rows, upper in the low half, from exponents that lie at bits 7 and 23.
 __device__ inline __nv_bfloat162 FactorsOf(uint32_t word) { return AsPair(word & 0x7f807f80); }
 
-// Operand A of the four steps of a tile.
+// Operand A of two of the four steps of a tile.
 template <WeightFormat kFormat>
-__device__ inline void Expand(const RawWeights<kFormat>& raw, uint32_t (&a)[4][4]) {
+__device__ inline void ExpandHalf(const RawWeights<kFormat>& raw, int half, uint32_t (*a)[4]) {
   if constexpr (kFormat == WeightFormat::kBf16) {
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      a[step][0] = raw.codes[step].x;
-      a[step][1] = raw.codes[step].y;
-      a[step][2] = raw.codes[step].z;
-      a[step][3] = raw.codes[step].w;
+    for (int i = 0; i < 2; ++i) {
+      const uint4& codes = raw.codes[2 * half + i];
+      a[i][0] = codes.x;
+      a[i][1] = codes.y;
+      a[i][2] = codes.z;
+      a[i][3] = codes.w;
     }
   } else {
     // Shifts and masks that undo kFp8Bits and kFp4Bits.
+    const __nv_bfloat162 factors =
+        FactorsOf(half == 0 ? raw.scales : __funnelshift_r(raw.scales, raw.scales, 8));
+    // A product takes either half of a register for both its factors: no instructions.
+    const __nv_bfloat162 upper = __low2bfloat162(factors), lower = __high2bfloat162(factors);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const __nv_bfloat162 factors =
-          FactorsOf(half == 0 ? raw.scales : __funnelshift_r(raw.scales, raw.scales, 8));
-      // A product takes either half of a register for both its factors: no instructions.
-      const __nv_bfloat162 upper = __low2bfloat162(factors), lower = __high2bfloat162(factors);
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (kFormat == WeightFormat::kFp8) {
+        const uint4 codes = raw.codes[half];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int step = 2 * half + i;
-        if constexpr (kFormat == WeightFormat::kFp8) {
-          const uint4 codes = raw.codes[half];
-#pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            const uint32_t word =
-                i == 0 ? (k == 0 ? codes.x : codes.y) : (k == 0 ? codes.z : codes.w);
-            a[step][2 * k] = Multiplied(word & 0x87f087f0, upper);
-            a[step][2 * k + 1] = Multiplied((word << 4 ^ word >> 4) & 0x87f087f0, lower);
-          }
-        } else {
-          const uint4 codes = raw.codes[0];
-          const uint32_t word = step == 0   ? codes.x
-                                : step == 1 ? codes.y
-                                : step == 2 ? codes.z
-                                            : codes.w;
-          a[step][0] = Multiplied(word & 0x81c081c0, upper);
-          a[step][1] = Multiplied(word << 4 & 0x81c081c0, lower);
-          a[step][2] = Multiplied(__funnelshift_l(word, word, 10) & 0x81c081c0, upper);
-          a[step][3] = Multiplied((word << 6 ^ word >> 2) & 0x81c081c0, lower);
+        for (int k = 0; k < 2; ++k) {
+          const uint32_t word =
+              i == 0 ? (k == 0 ? codes.x : codes.y) : (k == 0 ? codes.z : codes.w);
+          a[i][2 * k] = Multiplied(word & 0x87f087f0, upper);
+          a[i][2 * k + 1] = Multiplied((word << 4 ^ word >> 4) & 0x87f087f0, lower);
         }
+      } else {
+        const uint4 codes = raw.codes[0];
+        const uint32_t word =
+            half == 0 ? (i == 0 ? codes.x : codes.y) : (i == 0 ? codes.z : codes.w);
+        a[i][0] = Multiplied(word & 0x81c081c0, upper);
+        a[i][1] = Multiplied(word << 4 & 0x81c081c0, lower);
+        a[i][2] = Multiplied(__funnelshift_l(word, word, 10) & 0x81c081c0, upper);
+        a[i][3] = Multiplied((word << 6 ^ word >> 2) & 0x81c081c0, lower);
       }
     }
   }
+}
+
+// Of all four.
+template <WeightFormat kFormat>
+__device__ inline void Expand(const RawWeights<kFormat>& raw, uint32_t (&a)[4][4]) {
+  ExpandHalf(raw, 0, a);
+  ExpandHalf(raw, 1, a + 2);
 }
 
 }  // namespace reprise::engine::cuda

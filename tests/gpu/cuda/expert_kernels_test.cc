@@ -72,7 +72,7 @@ void ExpectPlan(const RouteOutputs& got, uint32_t rows, uint32_t experts, uint32
   for (uint32_t i = 0; i < count; ++i) {  // They follow one another.
     ASSERT_EQ(tiles[i].first, next);
     ASSERT_GE(tiles[i].rows, 1u);
-    ASSERT_LE(tiles[i].rows, TileStep(kMostRows, tile_rows));
+    ASSERT_LE(tiles[i].rows, TileStep(kManyRows, tile_rows));
     next += tiles[i].rows;
     ASSERT_LE(next, rows * chosen);
     ASSERT_LT(tiles[i].expert, experts);
