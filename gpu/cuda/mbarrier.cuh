@@ -7,14 +7,16 @@
 // Barriers in shared memory, and what blocks of a cluster send each other.
 namespace reprise::engine::cuda {
 
-// Arrivals that a barrier counts for a warp whose lanes have met: one lane's. compute-sanitizer's
-// racecheck orders what an arriving thread did, and does not see the others behind it: for it all
-// lanes arrive (RP_RACECHECK).
+// Whether kernels are built for compute-sanitizer's racecheck, which sees less than there is.
 #ifdef RP_RACECHECK
-constexpr uint32_t kWarpArrivals = 32;
+constexpr bool kForRacecheck = true;
 #else
-constexpr uint32_t kWarpArrivals = 1;
+constexpr bool kForRacecheck = false;
 #endif
+
+// Arrivals that a barrier counts for a warp whose lanes have met: one lane's. racecheck orders what
+// an arriving thread did, and does not see the others behind it: for it all lanes arrive.
+constexpr uint32_t kWarpArrivals = kForRacecheck ? 32 : 1;
 __device__ inline bool Arrives(uint32_t lane) { return lane < kWarpArrivals; }
 
 __device__ inline void InitBarrier(uint32_t barrier, uint32_t arrivals) {
