@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "gpu/cuda/index_bytes.cuh"
 #include "gpu/cuda/index_keys.cuh"
 #include "gpu/cuda/index_ring.h"
 #include "gpu/cuda/launch.cuh"
@@ -8,12 +9,11 @@
 
 // Scores of few rows are bound by how many instructions a key takes and by how many bytes are under
 // way. So one warp has the copy engine fill a ring with codes and scales, far ahead, and warpgroups
-// expand and multiply: each two tiles at a time, the second expanded under the products of the
-// first.
+// expand and multiply, as 8-bit integers wherever that gives the same scores.
 namespace reprise::engine::cuda {
 namespace {
 
-constexpr uint32_t kGroups = 3, kGroupThreads = 128;
+constexpr uint32_t kGroups = 4, kGroupThreads = 128;
 constexpr uint32_t kScorers = kGroups * kGroupThreads, kThreads = kScorers + 32;
 constexpr uint32_t kStageTiles = 2, kStageKeys = kStageTiles * kTileKeys;
 constexpr uint32_t kStages = 12;       // A multiple of the groups, which take turns.
@@ -23,9 +23,12 @@ static_assert(kStages % kGroups == 0);
 
 struct RingShared {
   uint8_t queries[2][kIndexHeads * 128];  // Of 64 inputs each, swizzled.
+  ByteQueries bytes;
   uint8_t codes[kStages][kStageKeys * kKeyCodeBytes];
   uint8_t scales[kStages][kStageKeys * kKeyScaleBytes];
   uint64_t full[kStages], empty[kStages];
+  float weights[kIndexHeads];  // Halves (HalfWeight).
+  bool far;                    // The queries are none for integers.
 };
 
 // The stages of keys that are a block's, of those of a row.
@@ -77,69 +80,113 @@ __device__ inline void FillRing(const ScoreCall& call, uint32_t row, RingShared&
   }
 }
 
-// By the warpgroups.
+// By the warpgroups: as bf16 and as integers. A thread has 16 bytes.
 __device__ inline void LoadQueries(const ScoreCall& call, uint32_t row, RingShared& shared) {
-  constexpr uint32_t kPieces = kIndexHeads * kIndexDim * 2 / 16;  // 16 bytes each.
-  constexpr uint32_t kEach = (kPieces + kScorers - 1) / kScorers;
-  uint4 values[kEach];
-#pragma unroll
-  for (uint32_t i = 0; i < kEach; ++i) {
-    const uint32_t piece = min(i * kScorers + threadIdx.x, kPieces - 1);
-    values[i] =
-        __ldg(reinterpret_cast<const uint4*>(call.queries) + uint64_t{row} * kPieces + piece);
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < kEach; ++i) {
-    const uint32_t piece = i * kScorers + threadIdx.x;
-    if (piece < kPieces)
-      StoreQueries(shared.queries[0], sizeof(shared.queries[0]), piece, values[i]);
-  }
+  constexpr uint32_t kOfHead = kIndexDim * 2 / 16;
+  static_assert(kIndexHeads * kOfHead == kScorers);
+  const uint32_t piece = threadIdx.x, head = piece / kOfHead;
+  const uint4 values =
+      __ldg(reinterpret_cast<const uint4*>(call.queries) + uint64_t{row} * kScorers + piece);
+  const Bf16 weight = AsBf16(call.weights)[uint64_t{row} * kIndexHeads + head];
+  StoreQueries(shared.queries[0], sizeof(shared.queries[0]), piece, values);
+  if (!StoreIntegers(shared.bytes, piece, values, ToFloat(weight) * call.factor)) shared.far = true;
+  if (piece % kOfHead == 0) shared.weights[head] = HalfWeight(weight, call.factor);
 }
 
-__device__ inline RawKeys LoadKeys(const RingShared& shared, uint32_t slot, uint32_t first_key) {
-  const uint32_t quarter = threadIdx.x % 4;
-  RawKeys raw;
-#pragma unroll
-  for (uint32_t i = 0; i < 2; ++i) {
-    const uint32_t key = first_key + 8 * i;
-    raw.codes[i] = *reinterpret_cast<const uint4*>(shared.codes[slot] + key * kKeyCodeBytes +
-                                                   quarter * sizeof(uint4));
-    raw.scales[i] = shared.scales[slot][key * kKeyScaleBytes + quarter];
-  }
-  return raw;
+// 32 values of a key of a stage, whose scale they share.
+__device__ inline uint4 CodesOf(const RingShared& shared, uint32_t slot, uint32_t key) {
+  return reinterpret_cast<const uint4*>(shared.codes[slot] + key * kKeyCodeBytes)[threadIdx.x % 4];
+}
+// A stage's bytes were read by this warp.
+__device__ inline void Release(RingShared& shared, uint32_t slot, uint32_t lane) {
+  __syncwarp();
+  if (Arrives(lane)) ArriveAt(SharedAddress(&shared.empty[slot]));
 }
 
-// sums = A times the queries, a group of products of its own.
-__device__ inline void Multiply(uint32_t (&a)[8][4], uint64_t queries,
-                                float (&sums)[kIndexHeads / 2]) {
+// A stage's scores by products of integers.
+__device__ __forceinline__ float ScoreIntegers(RingShared& shared, uint32_t slot,
+                                               uint32_t first_key, const KeyScales& scales,
+                                               const OwnHeads& heads, uint32_t lane) {
+  const uint32_t above = OwnQuarters(scales.above, lane);
+  float of_tile[kStageTiles];
 #pragma unroll
-  for (auto& step : a) Hold(step);
-  WgmmaFence();
+  for (uint32_t tile = 0; tile < kStageTiles; ++tile) {
+    const uint32_t key = first_key + tile * kTileKeys;
+    const uint4 codes[2] = {CodesOf(shared, slot, key), CodesOf(shared, slot, key + 8)};
+    uint32_t a[4][4], sums[kIndexHeads / 2];
+    ExpandIntegers(codes, above >> (16 * tile), a);
+    if (tile + 1 == kStageTiles) Release(shared, slot, lane);
 #pragma unroll
-  for (uint32_t step = 0; step < 8; ++step) {
-    const uint32_t at = step / 4 * sizeof(RingShared::queries[0]) + step % 4 * 32;
-    Wgmma<kIndexHeads>::Run(sums, a[step], queries + at / 16, step > 0 ? 1 : 0);
+    for (uint32_t i = 0; i < kIndexHeads / 2; ++i) sums[i] = heads.starts[i / 4 * 2 + i % 2];
+#pragma unroll
+    for (auto& step : a) Hold(step);
+    Hold(sums);
+    WgmmaFence();
+#pragma unroll
+    for (uint32_t step = 0; step < 4; ++step) {
+      WgmmaBytes<kIndexHeads>::Run(sums, a[step], heads.rows + step * 32 / 16, 1);
+    }
+    WgmmaCommit();
+    WgmmaWait<0>();
+    Keep(a);
+    Hold(sums);
+    of_tile[tile] =
+        SumOfHalf(ScoreOf(sums, 0, heads.weights), ScoreOf(sums, 1, heads.weights), lane, 1);
   }
-  WgmmaCommit();
+  return SumOfHalf(of_tile[0], of_tile[1], lane, 2) * scales.Unit();
 }
 
-// By a warpgroup: one stage in three. A thread has parts of four keys' scores, and gets the whole
+// The same by products of bf16, where scales lie too far apart for integers.
+__device__ __forceinline__ float ScoreFar(RingShared& shared, uint32_t slot, uint32_t first_key,
+                                          uint32_t lane) {
+  const uint64_t queries = SwizzledRows(SharedAddress(shared.queries));
+  float weights[8];
+#pragma unroll
+  for (uint32_t i = 0; i < 8; ++i) {
+    weights[i] = shared.weights[i / 2 * 8 + lane % 4 * 2 + i % 2];
+  }
+  float of_tile[kStageTiles];
+#pragma unroll
+  for (uint32_t tile = 0; tile < kStageTiles; ++tile) {
+    RawKeys raw;
+#pragma unroll
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t key = first_key + tile * kTileKeys + 8 * i;
+      raw.codes[i] = CodesOf(shared, slot, key);
+      raw.scales[i] = shared.scales[slot][key * kKeyScaleBytes + lane % 4];
+    }
+    uint32_t a[8][4];
+    float sums[kIndexHeads / 2] = {};
+    ExpandTile(raw, a);
+#pragma unroll
+    for (auto& step : a) Hold(step);
+    WgmmaFence();
+#pragma unroll
+    for (uint32_t step = 0; step < 8; ++step) {
+      const uint32_t at = step / 4 * sizeof(RingShared::queries[0]) + step % 4 * 32;
+      Wgmma<kIndexHeads>::Run(sums, a[step], queries + at / 16, step > 0 ? 1 : 0);
+    }
+    WgmmaCommit();
+    WgmmaWait<0>();
+    Keep(a);
+    Hold(sums);
+    of_tile[tile] = SumOfHalf(ScoreOf(sums, 0, 0, weights), ScoreOf(sums, 0, 1, weights), lane, 1);
+  }
+  Release(shared, slot, lane);
+  return SumOfHalf(of_tile[0], of_tile[1], lane, 2);
+}
+
+// By a warpgroup: one stage in four. A thread has parts of four keys' scores, and gets the whole
 // one of one of them.
 __device__ inline void ScoreStages(const ScoreCall& call, uint32_t row, RingShared& shared) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % kGroupThreads / 32;
   const uint32_t group = threadIdx.x / kGroupThreads;
-  float weights[8];
-#pragma unroll
-  for (uint32_t i = 0; i < 8; ++i) {
-    const uint32_t head = i / 2 * 8 + lane % 4 * 2 + i % 2;
-    weights[i] = HalfWeight(AsBf16(call.weights)[uint64_t{row} * kIndexHeads + head], call.factor);
-  }
   const uint32_t count = Visible(call.step, row, call.ratio);
   LoadQueries(call, row, shared);
   FenceForMatrixUnits();
   GroupBarrier<1>(kScorers);
-  uint64_t queries = SwizzledRows(SharedAddress(shared.queries));
-  InRegister(queries);
+  const OwnHeads heads(shared.bytes, lane);
+  const bool far_queries = shared.far;
   const uint32_t first_key = warp * 16 + lane / 4;  // Of a tile; the other is eight further on.
   const uint32_t stored_key = first_key + lane % 2 * 8 + lane % 4 / 2 * kTileKeys;
   float* const scores = call.scores + (row - call.row) * call.stride + stored_key;
@@ -147,29 +194,12 @@ __device__ inline void ScoreStages(const ScoreCall& call, uint32_t row, RingShar
   uint32_t slot = group, parity = 0;
   for (uint32_t key = OwnStages::FirstKey(group); key < count; key += apart) {
     WaitPhase(SharedAddress(&shared.full[slot]), parity);
-    uint32_t a[kStageTiles][8][4];
-    // Values of their own, which cost nothing: else the compiler takes both tiles' for the same.
-    float sums[kStageTiles][kIndexHeads / 2] = {};
-    const RawKeys raw[kStageTiles] = {LoadKeys(shared, slot, first_key),
-                                      LoadKeys(shared, slot, first_key + kTileKeys)};
-    ExpandTile(raw[0], a[0]);
-    Multiply(a[0], queries, sums[0]);
-    ExpandTile(raw[1], a[1]);
-    __syncwarp();
-    if (Arrives(lane)) ArriveAt(SharedAddress(&shared.empty[slot]));
-    Multiply(a[1], queries, sums[1]);
-    WgmmaWait<1>();
-    Keep(a[0]);
-    Hold(sums[0]);
-    const float first =
-        SumOfHalf(ScoreOf(sums[0], 0, 0, weights), ScoreOf(sums[0], 0, 1, weights), lane, 1);
-    WgmmaWait<0>();
-    Keep(a[1]);
-    Hold(sums[1]);
-    const float second =
-        SumOfHalf(ScoreOf(sums[1], 0, 0, weights), ScoreOf(sums[1], 0, 1, weights), lane, 1);
-    const float whole = SumOfHalf(first, second, lane, 2);
-    if (key + stored_key < count) scores[key] = whole + 0.0f;
+    const KeyScales scales(reinterpret_cast<const uint32_t*>(shared.scales[slot])[stored_key]);
+    // All of a warpgroup, as the matrix units want it.
+    const bool far = AnyAtBarrier(2 + group, kGroupThreads, far_queries || scales.Far());
+    const float score = far ? ScoreFar(shared, slot, first_key, lane)
+                            : ScoreIntegers(shared, slot, first_key, scales, heads, lane);
+    if (key + stored_key < count) scores[key] = score + 0.0f;
     slot += kGroups;
     if (slot >= kStages) slot -= kStages, parity ^= 1;
   }
@@ -179,6 +209,7 @@ __global__ __launch_bounds__(kThreads, 1) void RingScores(ScoreCall call) {
   extern __shared__ __align__(1024) uint8_t bytes[];
   RingShared& shared = *reinterpret_cast<RingShared*>(bytes);
   if (threadIdx.x == 0) {
+    shared.far = false;
     for (uint32_t i = 0; i < kStages; ++i) {
       InitBarrier(SharedAddress(&shared.full[i]), 1);
       InitBarrier(SharedAddress(&shared.empty[i]), kGroupThreads / 32 * kWarpArrivals);

@@ -95,6 +95,18 @@ template <int kBarrier>
 __device__ inline void GroupBarrier(uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "r"(threads) : "memory");
 }
+// Whether it is so for any of the threads.
+__device__ inline bool AnyAtBarrier(uint32_t barrier, uint32_t threads, bool so) {
+  uint32_t any;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"
+      "barrier.cta.red.or.pred.aligned p, %1, %2, p;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(any)
+      : "r"(barrier), "r"(threads), "r"(static_cast<uint32_t>(so))
+      : "memory");
+  return any != 0;
+}
 
 // The product of one warp, 16 outputs x 16 inputs x 8 rows, which is there at once: sums += A B.
 // Its registers are those that the warp would hold of the asynchronous one.
@@ -216,6 +228,24 @@ RP_WGMMA(Wgmma, 0, 96, 48, 48, 49, 50, 51, 52, 53);
 RP_WGMMA(Wgmma, 0, 104, 52, 52, 53, 54, 55, 56, 57);
 RP_WGMMA(Wgmma, 0, 112, 56, 56, 57, 58, 59, 60, 61);
 RP_WGMMA(Wgmma, 0, 128, 64, 64, 65, 66, 67, 68, 69);
+
+// The same of 8-bit integers: A [64, 32] without signs, B [N, 32] with them, in rows of 128.
+template <int kColumns>
+struct WgmmaBytes;
+
+template <>
+struct WgmmaBytes<32> {
+  __device__ static void Run(uint32_t (&d)[16], const uint32_t (&a)[4], uint64_t b, uint32_t add) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 {" RP_NAMES_16
+        "}, {%16, %17, %18, %19}, %20, p;\n}\n"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]),
+          "+r"(d[7]), "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]),
+          "+r"(d[14]), "+r"(d[15])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+  }
+};
 
 // The same with A [64, 16] in shared memory too, in rows as B's.
 template <int kColumns>

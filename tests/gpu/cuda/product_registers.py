@@ -20,8 +20,9 @@ CUDA_MACHINE = 190  # Of an ELF file.
 ALL = 0xff  # RZ, as a register.
 
 # Opcodes, without the bits that tell forms of operands.
-HGMMA, WARPGROUP, BRANCH, EXIT, LDG, LDS, IMAD_WIDE, CS2R = 0x1f0, 0x1c5, 0x147, 0x14d, 0x181, 0x184, 0x25, 0x5
+HGMMA, IGMMA, WARPGROUP, BRANCH, EXIT, LDG, LDS, IMAD_WIDE, CS2R = 0x1f0, 0x1f1, 0x1c5, 0x147, 0x14d, 0x181, 0x184, 0x25, 0x5
 RETURN = 0x150
+PRODUCTS = (HGMMA, IGMMA)  # Of bf16 and of 8-bit integers.
 # Have no register as their destination: stores, copies to shared memory, barriers, fences, comparisons, and what writes
 # uniform registers.
 WITHOUT = {0x186, 0x188, 0x187, 0x1ae, 0x1a1, 0x192, 0x18e, 0x18f, 0x198, 0x147, 0x14d, 0x150, 0x146, 0x145, 0x141, 0x148, 0x11d,
@@ -39,13 +40,13 @@ class Instruction:
 
     def reads_a(self):
         """Registers of operand A, if it is a product that takes it from registers."""
-        if self.op != HGMMA or self.low & 0xfff != 0xdf0:
+        if self.op not in PRODUCTS or self.low >> 9 & 7 != 6:
             return frozenset()
         first = self.low >> 24 & 0xff
         return frozenset() if first == ALL else frozenset(range(first, first + 4))
 
     def ends_group(self):
-        return self.op == HGMMA and self.high >> 16 & 0x70 == 0
+        return self.op in PRODUCTS and self.high >> 16 & 0x70 == 0
 
     def waits(self):
         """How many groups of products may still be under way, or None if it is no wait."""
@@ -54,7 +55,7 @@ class Instruction:
         return self.high >> 8 & 7
 
     def writes(self):
-        if self.op in WITHOUT or self.op == HGMMA:
+        if self.op in WITHOUT or self.op in PRODUCTS:
             return frozenset()
         first = self.low >> 16 & 0xff
         if first == ALL:
@@ -89,7 +90,7 @@ def merged(a, b):
 
 def after(instruction, state):
     still_open, groups = state
-    if instruction.op == HGMMA:
+    if instruction.op in PRODUCTS:
         still_open |= instruction.reads_a()
         if instruction.ends_group():
             oldest = frozenset().union(*groups[3:])
@@ -126,7 +127,7 @@ def hazards(code):
             if joined != states[to]:
                 states[to] = joined
                 todo.append(to)
-    return sorted(found.items()), sum(1 for i in instructions if i.op == HGMMA)
+    return sorted(found.items()), sum(1 for i in instructions if i.op in PRODUCTS)
 
 
 def kernels(path):
@@ -179,6 +180,8 @@ def self_test():
     assert [at for at, _ in found((product, ends), loads, wait, done)] == [1]
     assert found((product, ends), (store, 0), wait, done) == []
     assert [at for at, _ in found((product, ends), wait_for_older, loads, done)] == [2]
+    integers = product | 1  # The same of 8-bit integers.
+    assert [at for at, _ in found((integers, ends), loads, wait, done)] == [1]
     other = (product & ~(0xff << 24) | 80 << 24, ends)  # A: R80 to R83.
     assert found((product, ends), other, wait_for_older, loads, done) == []
     # Round a loop: the load comes before the product, and again while it is under way.

@@ -214,8 +214,6 @@ TEST_F(ScoresTest, AreTheSameBytesAloneTogetherAndAsCandidates) {
 TEST_F(ScoresTest, OfManyKeysAreThoseOfFew) {
   // The same blocks again and again: rings of keys come round several times.
   constexpr uint32_t kTimes = 301;
-  MakeRows(kEntries - 1, 1, 0);
-  const Floats few = Scores(0, 1, false);
   std::vector<std::byte*> list;
   for (uint32_t b = 0; b < kTimes * kEntries / kBlock; ++b) {
     list.push_back(reinterpret_cast<std::byte*>(device_payloads_->data() +
@@ -224,15 +222,20 @@ TEST_F(ScoresTest, OfManyKeysAreThoseOfFew) {
   const OnDevice<std::byte*> blocks(list);
   const uint32_t count = kTimes * kEntries - 77;
   const OnDevice<uint32_t> position(std::vector<uint32_t>{count - 1});
-  const OnDevice<float> scores(size_t{kTimes} * kEntries);
-  call_.step.blocks = blocks.data();
-  call_.step.positions = position.data();
-  call_.rows = 1;
-  call_.scores = scores.data();
-  Launched(LaunchScores(call_, count, nullptr));
-  const Floats many = scores.Get();
-  for (uint32_t e = 0; e < count; ++e) ASSERT_EQ(many[e], few[e % kEntries]) << "entry " << e;
-  EXPECT_TRUE(std::isnan(many[count]));  // Untouched.
+  for (const uint32_t kind : {0u, 1u, 2u, 3u}) {
+    SCOPED_TRACE(testing::Message() << "kind " << kind);
+    MakeRows(kEntries - 1, 1, kind);
+    const Floats few = Scores(0, 1, false);
+    const OnDevice<float> scores(size_t{kTimes} * kEntries);
+    call_.step.blocks = blocks.data();
+    call_.step.positions = position.data();
+    call_.rows = 1;
+    call_.scores = scores.data();
+    Launched(LaunchScores(call_, count, nullptr));
+    const Floats many = scores.Get();
+    for (uint32_t e = 0; e < count; ++e) ASSERT_EQ(many[e], few[e % kEntries]) << "entry " << e;
+    EXPECT_TRUE(std::isnan(many[count]));  // Untouched.
+  }
 }
 
 }  // namespace
