@@ -127,7 +127,7 @@ constexpr uint32_t kFewShared = kFewStages<kRows>* kFewStageTiles* kRows * 128;
 constexpr uint32_t kManyGroups = 4;
 // Weights are loaded a stage ahead, which is less than HBM takes: so many tiles ahead they come
 // into L2.
-constexpr int kManyPrefetch = 10;
+constexpr int kManyPrefetch = 18;
 constexpr int kManyStageTiles = 2;               // One barrier for so many tiles of inputs.
 constexpr int kManyStages = 6, kManyQueued = 4;  // Of x; copies under way.
 constexpr uint32_t kManyShared = kManyStages * kManyStageTiles * kManyRows * 128;
@@ -179,8 +179,9 @@ __device__ __forceinline__ void MultiplyManyRows(const LinearCall& call, const W
     FenceForMatrixUnits();
     __syncthreads();
     queue();
-    if (thread == 0 && left >= kManyPrefetch + kManyStageTiles) {
-      parts.PrefetchAll(kManyPrefetch, kManyStageTiles);
+    if (left >= kManyPrefetch + kManyStageTiles) {
+#pragma unroll
+      for (int i = 0; i < kManyStageTiles; ++i) parts.Prefetch(kManyPrefetch + i);
     }
 #pragma unroll
     for (int i = 0; i < kManyStageTiles; ++i) {

@@ -50,12 +50,13 @@ class WeightParts {
       PrefetchBulk(scales_ + tile * kScaleWords, tiles * kScaleWords * 4);
     }
   }
-  // Brings that tile as far as L2.
+  // The same of the thread's part of one tile: fewer instructions, where all do it.
   __device__ void Prefetch(uint32_t tile) const {
 #pragma unroll
     for (int i = 0; i < RawWeights<kFormat>::kPieces; ++i) {
       PrefetchL2(codes_ + tile * kTilePieces + i * kGroupThreads);
     }
+    if constexpr (kScaleWords > 0) PrefetchL2(scales_ + tile * kScaleWords);
   }
   __device__ void Skip(uint32_t tiles) {
     codes_ += tiles * kTilePieces;
