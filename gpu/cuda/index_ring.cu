@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kGroups = 4, kGroupThreads = 128;
 constexpr uint32_t kScorers = kGroups * kGroupThreads, kThreads = kScorers + 32;
 constexpr uint32_t kStageTiles = 2, kStageKeys = kStageTiles * kTileKeys;
-constexpr uint32_t kStages = 12;       // A multiple of the groups, which take turns.
+constexpr uint32_t kStages = 12;  // A multiple of the groups, which take turns.
 // Stages, by a lane each. racecheck takes the first of them for the writer of all.
 constexpr uint32_t kFilledAtOnce = kForRacecheck ? 1 : 2;
 static_assert(kStages % kGroups == 0);

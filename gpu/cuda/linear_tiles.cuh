@@ -97,8 +97,8 @@ class RowCopies {
 };
 
 // The same for kTiles tiles of inputs at a time, which lie one behind the other: as many pieces for
-// every thread however few the rows. Beyond the rows of the work lies what was there: the sums of a
-// row are its own.
+// every thread however few the rows. Beyond the rows of the work, zeros; or, of many rows, where
+// that is quicker, what was there: a row's sums are its own.
 template <int kRows, int kThreads, int kTiles>
 class StageCopies {
  public:
@@ -121,9 +121,9 @@ class StageCopies {
     for (int i = 0; i < kPieces; ++i) {
       const int source = i % kSources;
       const int tile = kSources > 1 ? i / kSources : i * (kThreads / kTilePieces);
-      if (real_[source] && tile_ + tile < left) {
+      if ((kRows < kManyRows || real_[source]) && tile_ + tile < left) {
         CopyAsync16(to + to_ + tile * kTileBytes + source * (kThreads / 8 * 128),
-                    from_[source] + tile * static_cast<int>(kTileInputs), true);
+                    from_[source] + tile * static_cast<int>(kTileInputs), real_[source]);
       }
     }
 #pragma unroll
