@@ -39,12 +39,6 @@ __device__ inline float Exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// What a product does not add to: nothing of it need be kept.
-template <int kCount>
-__device__ inline void Forget(float (&values)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(values[i]));
-}
 // Both values of a word, turned.
 __device__ inline uint32_t Turned(uint32_t word, float c, float s) {
   const float2 x = __bfloat1622float2(AsPair(word));

@@ -156,8 +156,9 @@ __device__ __forceinline__ float ScoreFar(RingShared& shared, uint32_t slot, uin
       raw.scales[i] = shared.scales[slot][key * kKeyScaleBytes + lane % 4];
     }
     uint32_t a[8][4];
-    float sums[kIndexHeads / 2] = {};
+    float sums[kIndexHeads / 2];
     ExpandTile(raw, a);
+    Forget(sums);
 #pragma unroll
     for (auto& step : a) Hold(step);
     WgmmaFence();

@@ -288,6 +288,8 @@ __global__ __launch_bounds__(128, ScoreBlocks(kRows, kGroups,
     if (tile + apart < tiles) keys.Load(tile + apart, tile + 2 * apart, tiles, &raw);
     float sums[kGroups][kColumns / 2];
 #pragma unroll
+    for (auto& of_group : sums) Forget(of_group);
+#pragma unroll
     for (auto& step : a) Hold(step);
     WgmmaFence();
 #pragma unroll

@@ -24,6 +24,12 @@ __device__ inline void Hold(float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
+// What a product does not add to: nothing of it need be kept.
+template <int kCount>
+__device__ inline void Forget(float (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(values[i]));
+}
 // These stay where they are until here: a product that is under way still reads them.
 template <int kSteps>
 __device__ inline void Keep(const uint32_t (&a)[kSteps][4]) {
