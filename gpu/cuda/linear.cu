@@ -192,6 +192,7 @@ __device__ __forceinline__ void MultiplyManyRows(const LinearCall& call, const W
         ExpandHalf(raw[i], half, a[half]);
         if (half == 1 && left > kManyStageTiles + i) parts.Load(kManyStageTiles + i, &raw[i]);
         MultiplySteps<kRows>(sums, a[half], FurtherOn(rows, half * 64));
+        // Weights in bf16 are taken as loaded: see linear_slices.cuh.
         WgmmaWait<kFormat == WeightFormat::kBf16 ? 0 : 1>();
         Keep(a[kFormat == WeightFormat::kBf16 ? half : 1 - half]);
       }
